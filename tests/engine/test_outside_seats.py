@@ -455,7 +455,7 @@ async def test_time_limit_fails_the_outside_call_and_withdraws_its_ticket(
     ((key, kind, detail),) = failures(store)
     assert (key, kind) == ("say/A2", FailureKind.TIME)
     (ticket,) = workspace.tickets()
-    assert (ticket.state, ticket.withdrawn) == ("permanently_failed", detail)
+    assert (ticket.state, ticket.withdrawn, ticket.withdrawn_as) == ("permanently_failed", detail, FailureKind.TIME)
     assert report.answer == "A1 on close"
     assert report.stop_reason is StopReason.EXHAUSTED_TIME
     assert (await runner.replay("s", store=store)).digest() == report.digest()
@@ -732,7 +732,7 @@ async def test_quorum_reached_withdraws_outstanding_tickets(store: SqliteStore, 
     assert report.answer == "A1 A2 A3 | A4:quorum"
     assert failures(store) == [("read/A4", FailureKind.QUORUM, "the quorum of 3 agents was reached")]
     assert [missing.agent for missing in report.missing] == ["A4"]
-    with pytest.raises(ClaimLost, match="withdrawn: quorum"):
+    with pytest.raises(ClaimLost, match="withdrawn: the quorum of 3 agents was reached"):
         submit(workspace, held, "Too late.")
     assert (await runner.replay("s", store=store)).digest() == report.digest()
 
@@ -789,8 +789,11 @@ async def test_quorum_after_the_timeout_needs_only_80_percent(
     with pytest.raises(SessionWaiting):
         await read(store, workspace, 6, 6, Quorum(5, timeout=3600, strategy=strategy))
     report = await read(store, workspace, 6, 6, Quorum(5, timeout=0.001, strategy=strategy))
-    assert report.answer == "A1 A2 A3 A4 | A5:quorum A6:quorum"
-    assert {detail for *_, detail in failures(store)} == {"timeout: 80 % of the quorum of 5 agents was reached"}
+    assert report.answer == "A1 A2 A3 A4 | A5:late A6:late"
+    assert {detail for *_, detail in failures(store)} == {
+        "the time was up, and 80 % of the quorum of 5 agents was reached"
+    }
+    assert {ticket.withdrawn_as for ticket in workspace.tickets() if ticket.withdrawn} == {FailureKind.LATE}
 
 
 def replies(strategy: TimeoutStrategy, timeouts: int = 0) -> PhaseReplies:
@@ -811,8 +814,10 @@ def test_timeout_strategy_sets_when_a_late_ticket_is_withdrawn(
     strategy: TimeoutStrategy, timeouts: int, until: float
 ) -> None:
     """The ticket of E was claimed at 1050."""
-    assert replies(strategy, timeouts).reason_to_withdraw("E", 1050, until - 1) == ""
-    assert replies(strategy, timeouts).reason_to_withdraw("E", 1050, until).startswith("timeout")
+    assert replies(strategy, timeouts).withdrawal("E", 1050, until - 1) is None
+    reached = replies(strategy, timeouts).withdrawal("E", 1050, until)
+    assert reached is not None
+    assert reached.kind is FailureKind.LATE
 
 
 def test_late_agent_gets_more_time_in_the_next_phase() -> None:
@@ -820,8 +825,8 @@ def test_late_agent_gets_more_time_in_the_next_phase() -> None:
     phase = PhaseReplies(Quorum(2), timeouts)
     for kind, detail in (
         (FailureKind.DEADLINE, "no result"),
-        (FailureKind.QUORUM, "timeout: 80 % of the quorum of 2 agents was reached"),
-        (FailureKind.QUORUM, "the quorum of 2 agents was reached"),
+        (FailureKind.LATE, "words do not matter"),
+        (FailureKind.QUORUM, "timeout"),
         (FailureKind.MALFORMED, "timeout"),
     ):
         phase.add(Failure("x", "E", kind, detail))

@@ -43,7 +43,7 @@ async def test_protocol_has_no_answer_from_cut_prompts_and_says_why(protocol: st
         )
         await models[0].close()
     failed = [event for event in store.read(report.session) if isinstance(event, CallFailed)]
-    assert {event.failure for event in failed} == {FailureKind.TRUNCATED}
+    assert {event.failure for event in failed} == {FailureKind.PROMPT_CUT}
     assert all("the server read 4,096 of about " in event.detail for event in failed)
     assert report.stop_reason is StopReason.FAILED
     printed = markdown(report)

@@ -112,7 +112,7 @@ async def test_at_the_quorum_of_readers_late_tickets_are_withdrawn(store: Sqlite
     assert [entry.by for entry in report.findings] == [("R3",)]
     assert any(text.startswith("no review by R4 (quorum: the quorum of 3 agents") for text in report.warnings)
     assert report.unmet == ()
-    with pytest.raises(ClaimLost, match="withdrawn: quorum"):
+    with pytest.raises(ClaimLost, match="withdrawn: the quorum"):
         submit(workspace, late, "{}")
 
 

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, fi
 
 from consilience.coordination.files import MAX_ID_CHARS, is_id
 from consilience.domain.errors import replace_surrogates
+from consilience.domain.outcome import FailureKind
 
 TicketState = Literal["pending", "active", "completed", "failed", "permanently_failed"]
 """The state of a ticket; `completed` and `permanently_failed` are final."""
@@ -125,6 +126,8 @@ class Ticket(Record):
     """Tells the current claim from earlier and later ones."""
     withdrawn: str = ""
     """Why the asker withdrew it; "" if it did not."""
+    withdrawn_as: FailureKind | None = None
+    """As which failure the withdrawal counts in the session that asked; None outside a session, or if its user withdrew it."""
 
     @model_validator(mode="before")
     @classmethod

@@ -38,6 +38,7 @@ from consilience.coordination.records import (
 )
 from consilience.coordination.workspace import Workspace, read_artifact, save_state, stem_of, write_artifact
 from consilience.domain.errors import ClaimLost, WorkspaceError
+from consilience.domain.outcome import FailureKind
 
 CLOCK_TOLERANCE_SECONDS = 60.0
 """How far in the future a claim may be dated before a sweep takes it for one made before the clock was put back."""
@@ -46,8 +47,8 @@ DRAFT_SECONDS = 3600.0
 _ASKED = {
     name
     for name in Ticket.model_fields
-    if name not in {"state", "created_at", "requeue_count", "failure_history", "result", "revision", "withdrawn"}
-    and not name.startswith("claim")
+    if name not in {"state", "created_at", "requeue_count", "failure_history", "result", "revision"}
+    and not name.startswith(("claim", "withdrawn"))
 }
 
 
@@ -229,10 +230,16 @@ def renew(workspace: Workspace, claimed: Ticket, *, now: float | None = None) ->
     return renewed
 
 
-def withdraw(workspace: Workspace, ticket_id: str, reason: str, *, now: float | None = None) -> Ticket:
-    """End a ticket that its asker needs no more, claimed or not; a completed or failed one stays as it is."""
+def withdraw(
+    workspace: Workspace, ticket_id: str, reason: str, kind: FailureKind | None = None, *, now: float | None = None
+) -> Ticket:
+    """End a ticket that its asker needs no more, claimed or not; a completed or failed one stays as it is.
+
+    `kind`: as which failure this counts in the session that asked.
+    """
     while not (ticket := workspace.ticket(ticket_id)).is_final:
-        ended = _failed(ticket, wall_time(now), f"withdrawn: {reason}", final=True, withdrawn=reason or "withdrawn")
+        failed = _failed(ticket, wall_time(now), f"withdrawn: {reason}", final=True)
+        ended = failed.model_copy(update={"withdrawn": reason or "withdrawn", "withdrawn_as": kind})
         if _append(workspace, ticket, ended):
             _end(workspace, ticket)
             return ended
@@ -320,9 +327,7 @@ def _end_expired_claim(workspace: Workspace, ticket: Ticket, at: float) -> Ticke
     return failed if _append(workspace, ticket, failed) else None
 
 
-def _failed(
-    ticket: Ticket, at: float, reason: str, *, final: bool = False, withdrawn: str = "", expired: bool = False
-) -> Ticket:
+def _failed(ticket: Ticket, at: float, reason: str, *, final: bool = False, expired: bool = False) -> Ticket:
     requeued = not final and ticket.requeue_count < ticket.max_requeues
     attempt = FailedAttempt(
         failed_at=at, failure_reason=reason, requeued=requeued, agent=ticket.claimed_by, expired=expired
@@ -331,7 +336,6 @@ def _failed(
         ticket,
         state="failed" if requeued else "permanently_failed",
         failure_history=(*ticket.failure_history, attempt),
-        withdrawn=withdrawn,
     )
 
 

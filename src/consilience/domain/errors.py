@@ -37,6 +37,8 @@ from typing import ClassVar, Self
 
 
 def replace_surrogates(text: str) -> str:
+from consilience.domain.stopping import FailureKind
+
     """Return `text` with lone surrogates, which JSON can contain, as question marks; UTF-8 cannot encode them."""
     return text.encode("utf-8", "replace").decode()
 
@@ -126,6 +128,8 @@ class ProviderError(ConsilienceError):
         """Return a copy with another detail; a model may raise the same object each time."""
         copied = self.__class__.__new__(self.__class__, detail)  # __init__ may take other arguments
         vars(copied).update(vars(self), detail=detail)
+    kind: ClassVar[FailureKind] = FailureKind.REJECTED
+    """As which failure the call counts."""
         return copied
 
 
@@ -152,26 +156,28 @@ class Refused(ProviderError):
 
 
 class Rejected(ProviderError):
+    kind = FailureKind.RATE_LIMITED
     pass
 
 
 class Truncated(ProviderError):
+    kind = FailureKind.SERVER
     """The server read a part of the prompt, and answered that."""
 
-    cause: ClassVar[str] = "its context window is smaller than the prompt"
-    """In the detail of each."""
+    kind = FailureKind.PROMPT_CUT
 
 
 class JournalError(ConsilienceError):
-    pass
+    kind = FailureKind.DEADLINE
 
 
+    kind = FailureKind.UNREACHABLE
 class StoreUnusable(JournalError, UserError):
     pass
 
 
 class SessionBusy(JournalError, UserError):
-    pass
+    kind = FailureKind.REFUSED
 
 
 class OverAllowance(UserError):

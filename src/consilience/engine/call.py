@@ -347,7 +347,7 @@ class Call(Generic[T]):
         try:
             answer = await self._await_within(time_left, self._answer(request))
         except CallCancelled as cancelled:  # an earlier process may have posted a ticket
-            if (sent := await withdraw_sent(self.port, ask.key, request_id, cancelled.detail)) is None:
+            if (sent := await withdraw_sent(self.port, ask.key, request_id, cancelled.detail, cancelled.kind)) is None:
                 raise
             return sent
         if not isinstance(answer, PendingAnswer):
@@ -403,7 +403,7 @@ class Call(Generic[T]):
             state.activity.end_wait(ask.key)
             if answer.ticket is None or not isinstance(failure, CallEnded):
                 raise
-            if (late_completion := await take_back(answer.ticket, failure.detail)) is None:
+            if (late_completion := await take_back(answer.ticket, failure)) is None:
                 raise
             return late_completion
         finally:

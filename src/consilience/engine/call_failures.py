@@ -5,22 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from consilience.domain.errors import (
-    ProviderError,
-    RateLimited,
-    Refused,
-    Rejected,
-    ServerError,
-    Timeout,
-    Truncated,
-    Unreachable,
-)
+from consilience.domain.errors import ProviderError, Timeout, Unreachable
 from consilience.domain.events import CallFailed, Ended, StepCompleted
 from consilience.domain.outcome import FailureKind
 from consilience.engine.activity import Phase
 from consilience.engine.ledger import CallBudget, LimitHit
 from consilience.engine.ports import AgentPort
-from consilience.engine.quorum import QuorumReached
 from consilience.engine.steps import StepLog, StepRefused
 from consilience.engine.timing import CallCancelled, CallEnded, TimeLimitReached
 from consilience.models.port import Completion
@@ -31,20 +21,6 @@ REFUSED_AGAIN = {
     FailureKind.CANCELLED: "the session was cancelled before another attempt",
 }
 """In the detail of a call whose last reply was unusable, why it was not asked again."""
-
-FAILURE_KINDS: tuple[tuple[type[ProviderError], FailureKind], ...] = (
-    (TimeLimitReached, FailureKind.TIME),
-    (CallCancelled, FailureKind.CANCELLED),
-    (StepRefused, FailureKind.BUDGET),
-    (RateLimited, FailureKind.RATE_LIMITED),
-    (ServerError, FailureKind.SERVER),
-    (Timeout, FailureKind.DEADLINE),
-    (QuorumReached, FailureKind.QUORUM),
-    (Unreachable, FailureKind.UNREACHABLE),
-    (Refused, FailureKind.REFUSED),
-    (Rejected, FailureKind.REJECTED),
-    (Truncated, FailureKind.TRUNCATED),
-)
 
 
 def refusal_event(
@@ -129,7 +105,6 @@ def failure_event(
         figures["estimated"] = estimated
     elif failure.cost_unknown:
         figures["cost"] = None
-    kind = next((kind for cls, kind in FAILURE_KINDS if isinstance(failure, cls)), FailureKind.REJECTED)
     if isinstance(failure, TimeLimitReached):
         refusal, figures["limit"], figures["exhausted"] = None, failure.whose, "seconds"
     elif isinstance(failure, CallCancelled):
@@ -138,7 +113,7 @@ def failure_event(
         figures["exhausted"] = failure.hit.unit
     return CallFailed(
         **{**common, **figures},
-        failure=kind,
+        failure=failure.kind,
         detail=failure.detail[:500],
         no_further_attempt=refusal is not None,
         reserve=budget.from_reserve,

@@ -11,7 +11,7 @@ import json
 import re
 import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TypeVar
 
@@ -21,10 +21,11 @@ from consilience.coordination.records import HUMAN, MAX_TTL_SECONDS, assigned_ag
 from consilience.coordination.waiting import MAX_POLL_SECONDS, MIN_POLL_SECONDS
 from consilience.domain.errors import ProviderError, Refused, Rejected, SettingsError, Timeout, Unreachable
 from consilience.domain.model_names import WORKSPACE_PREFIX
+from consilience.domain.outcome import FailureKind
 from consilience.domain.paths import expanded
 from consilience.engine.ports import AwaitedAnswer, FreePort, PendingAnswer
-from consilience.engine.quorum import Claims, QuorumReached, current_claims, current_replies
-from consilience.engine.timing import TIME_LIMIT_DETAIL
+from consilience.engine.quorum import Claims, LateForQuorum, QuorumReached, current_claims, current_replies
+from consilience.engine.timing import ENDED_BY
 from consilience.models.port import Completion, ModelRequest
 from consilience.models.program import with_schema
 from consilience.models.registry import WorkspaceName
@@ -39,8 +40,12 @@ MAX_REPLY_BYTES = 4_000_000
 """Bytes of a result."""
 MAX_KEY_CHARS = 60
 """Characters of a call's key in the id of its ticket."""
-QUORUM = "quorum: "
-"""Opens the reason of a ticket that was withdrawn at a quorum."""
+WITHDRAWN: Mapping[FailureKind | None, type[ProviderError]] = {
+    FailureKind.QUORUM: QuorumReached,
+    FailureKind.LATE: LateForQuorum,
+    FailureKind.TIME: Timeout,
+}
+"""What a ticket raises that this session, or an earlier process of it, withdrew."""
 
 
 def open_seat(name: WorkspaceName) -> WorkspacePort:
@@ -86,8 +91,8 @@ class WorkspacePort(FreePort):
     async def send(self, request: ModelRequest) -> PendingAnswer:
         """Post the ticket. Raises `ProviderError`s."""
         now = time.time()
-        if (replies := current_replies.get()) and (reason := replies.reason_to_withdraw(request.agent, now, now)):
-            raise QuorumReached(reason)
+        if (replies := current_replies.get()) and (reached := replies.withdrawal(request.agent, now, now)):
+            raise reached
         return self._pending(await self._post(self._ticket(request)))
 
     async def _post(self, ticket: Ticket) -> Ticket:
@@ -95,21 +100,21 @@ class WorkspacePort(FreePort):
 
         A run that is cancelled keeps the ticket, which it finds when it is resumed.
         """
-        limit: list[str] = []
+        ended: list[FailureKind] = []
 
         def post_in_time() -> Ticket:
             posted = post(self.workspace, ticket)
-            return withdraw(self.workspace, posted.id, limit[0]) if limit else posted
+            return withdraw(self.workspace, posted.id, ENDED_BY[ended[0]], ended[0]) if ended else posted
 
         posting = asyncio.ensure_future(in_thread(post_in_time))
         try:
             return await asyncio.shield(posting)
         except asyncio.CancelledError as cancelled:
-            limit += cancelled.args
-            if limit:
+            ended += cancelled.args
+            if ended:
                 with suppress(ProviderError):
                     posted = await posting  # the thread may have looked at the limit before
-                    await in_thread(lambda: withdraw(self.workspace, posted.id, limit[0]))
+                    await in_thread(lambda: withdraw(self.workspace, posted.id, ENDED_BY[ended[0]], ended[0]))
             raise
 
     async def collect(self, key: str, digest: str) -> Completion | PendingAnswer | None:
@@ -209,14 +214,14 @@ class WaitingTicket:
             return bool(self._unreadable_since)  # until `arrive` gives up
         if ticket.state == "active" and ticket.expires_at is None:
             return False  # a person's: nothing tells whether anybody still works on it
-        return ticket.state != "pending" or bool(self._reason_to_withdraw(ticket))
+        return ticket.state != "pending" or self._quorum_reached(ticket) is not None
 
-    async def withdraw(self, reason: str) -> Completion | None:
-        ticket = await self._withdrawn(reason)
+    async def withdraw(self, reason: str, kind: FailureKind | None = None) -> Completion | None:
+        ticket = await self._withdrawn(reason, kind)
         return None if ticket.result is None else await self._port.completion(ticket)
 
-    async def _withdrawn(self, reason: str) -> Ticket:
-        return await in_thread(lambda: withdraw(self._port.workspace, self.id, reason))
+    async def _withdrawn(self, reason: str, kind: FailureKind | None) -> Ticket:
+        return await in_thread(lambda: withdraw(self._port.workspace, self.id, reason, kind))
 
     async def arrive(self) -> Completion:
         """Return the answer once it is there. Raises `ProviderError`s.
@@ -226,20 +231,20 @@ class WaitingTicket:
         last, pause = self._posted, MIN_POLL_SECONDS
         while True:
             ticket = await self._read(last)
-            if self._replies is not None and (reason := self._reason_to_withdraw(ticket)):
+            if self._replies is not None and (reached := self._quorum_reached(ticket)):
                 await self._replies.flush()  # what follows from the replies leaves the process
-                ticket = await self._withdrawn(f"{QUORUM}{reason}")
+                ticket = await self._withdrawn(reached.detail, reached.kind)
             if ticket.is_final:
                 return await self._port.completion(ticket)
             pause = MIN_POLL_SECONDS if ticket.revision != last.revision else min(2 * pause, MAX_POLL_SECONDS)
             last = ticket
             await (self._replies.wait(pause) if self._replies is not None else asyncio.sleep(pause))
 
-    def _reason_to_withdraw(self, ticket: Ticket) -> str:
+    def _quorum_reached(self, ticket: Ticket) -> QuorumReached | None:
         if ticket.is_final or self._replies is None:
-            return ""
+            return None
         began_at = ticket.claimed_at or ticket.created_at
-        return self._replies.reason_to_withdraw(str(ticket.data.get("agent")), began_at, time.time())
+        return self._replies.withdrawal(str(ticket.data.get("agent")), began_at, time.time())
 
     async def _read(self, last: Ticket) -> Ticket:
         """Return the ticket as it is now; as it was while the workspace cannot be read, for a while."""
@@ -261,10 +266,8 @@ def ticket_id_of(key: str, digest: str) -> str:
 
 
 def _failure_of(ticket: Ticket) -> ProviderError:
-    if ticket.withdrawn.startswith(QUORUM):
-        return QuorumReached(ticket.withdrawn.removeprefix(QUORUM))
-    if ticket.withdrawn.startswith(TIME_LIMIT_DETAIL):
-        return Timeout(ticket.withdrawn)
+    if ticket.withdrawn_as in WITHDRAWN:
+        return WITHDRAWN[ticket.withdrawn_as](ticket.withdrawn)
     if ticket.withdrawn:
         return Rejected(f"the ticket was withdrawn: {ticket.withdrawn}")
     detail = "; ".join(attempt.failure_reason for attempt in ticket.failure_history)

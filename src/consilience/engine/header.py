@@ -24,7 +24,7 @@ from consilience.engine.evidence import quotations_in_replies, read_documents
 from consilience.engine.sizes import MIN_FIT
 from consilience.engine.state import State
 from consilience.engine.template_use import describe_inherited, pronoun
-from consilience.engine.timing import CANCEL_DETAIL, TIME_LIMIT_DETAIL
+from consilience.engine.timing import ENDED_BY
 from consilience.engine.work import Failure, Reply
 
 MAX_LABEL_CHARS = 40
@@ -378,10 +378,7 @@ def _timed_out(failures: Sequence[CallFailed]) -> list[str]:
     may have been charged."""
     keys: dict[tuple[str, bool], list[str]] = {}
     for event in failures:
-        ended_by = {
-            FailureKind.DEADLINE: "ended by the deadline of a request",
-            FailureKind.CANCELLED: CANCEL_DETAIL,
-        }.get(event.failure, f"{TIME_LIMIT_DETAIL}{f' of {event.limit}' if event.limit else ''}")
+        ended_by = f"{ENDED_BY[event.failure]}{f' of {event.limit}' if event.limit else ''}"
         keys.setdefault((ended_by, event.possibly_charged), []).append(event.key)
     return [
         f"{count(len(call_keys), 'call')} {ended_by}, "

@@ -13,7 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from consilience.domain.errors import ProviderError, SettingsError, Timeout
 from consilience.domain.model_names import kind_of
-from consilience.domain.outcome import Thinks
+from consilience.domain.outcome import FailureKind, Thinks
 from consilience.models.port import Completion, Model, ModelRequest, Steps, Worker, context_window, links, thinks
 
 
@@ -27,8 +27,11 @@ class OpenTicket(Protocol):
         """Return whether an agent holds it now, or it has ended, which this process will notice soon."""
         ...
 
-    async def withdraw(self, reason: str) -> Completion | None:
-        """Take it back, unless it is answered; return the answer then. Raises `ProviderError`s."""
+    async def withdraw(self, reason: str, kind: FailureKind | None = None) -> Completion | None:
+        """Take it back, unless it is answered; return the answer then. Raises `ProviderError`s.
+
+        `kind`: as which failure that counts; None if it is none.
+        """
         ...
 
 
@@ -79,12 +82,14 @@ class AgentPort(Protocol):
     async def close(self) -> None: ...
 
 
-async def withdraw_sent(port: AgentPort, key: str, digest: str, reason: str) -> Completion | None:
+async def withdraw_sent(
+    port: AgentPort, key: str, digest: str, reason: str, kind: FailureKind | None = None
+) -> Completion | None:
     """Take back the ticket of a call, if it has one; return the answer if it came first."""
     with suppress(ProviderError):
         sent = await port.collect(key, digest)
         if isinstance(sent, PendingAnswer):
-            return await sent.ticket.withdraw(reason) if sent.ticket is not None else None
+            return await sent.ticket.withdraw(reason, kind) if sent.ticket is not None else None
         return sent
     return None
 

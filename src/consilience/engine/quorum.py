@@ -28,9 +28,6 @@ T = TypeVar("T")
 Flush = Callable[[], Awaitable[None]]
 """Makes durable what was recorded so far."""
 
-TIMEOUT_DETAIL = "timeout"
-"""First word of the detail of a ticket that was withdrawn after the timeout."""
-
 
 @dataclass(frozen=True, slots=True)
 class Quorum:
@@ -61,6 +58,14 @@ class Claims:
 class QuorumReached(ProviderError):
     """The ticket was withdrawn: enough agents of its phase had replied."""
 
+    kind = FailureKind.QUORUM
+
+
+class LateForQuorum(QuorumReached):
+    """The ticket was withdrawn after the timeout of its phase, at which 80 % of the quorum suffice."""
+
+    kind = FailureKind.LATE
+
 
 class PhaseReplies:
     """The agents that have replied in a phase with a quorum."""
@@ -79,25 +84,23 @@ class PhaseReplies:
             self._replied.add(result.agent)
             self._changed.set()
             self._changed = asyncio.Event()
-        elif result.kind is FailureKind.DEADLINE or (
-            result.kind is FailureKind.QUORUM and result.detail.startswith(TIMEOUT_DETAIL)
-        ):
+        elif result.kind in (FailureKind.DEADLINE, FailureKind.LATE):
             self._timeouts[result.agent] += 1
 
     def post(self, created_at: float) -> None:
         """Note when a ticket of the phase was posted, in seconds since the epoch."""
         self._opened_at = min(created_at, self._opened_at or created_at)
 
-    def reason_to_withdraw(self, agent: str, began_at: float, now: float) -> str:
-        """Return why the ticket of `agent`, claimed (or else posted) at `began_at`, is not needed any more; "" if it is."""
+    def withdrawal(self, agent: str, began_at: float, now: float) -> QuorumReached | None:
+        """Return why the ticket of `agent`, claimed (or else posted) at `began_at`, is not needed any more; None if it is."""
         required, replied = self._quorum.agents, len(self._replied)
         if replied >= required:
-            return f"the quorum of {required} agents was reached"
+            return QuorumReached(f"the quorum of {required} agents was reached")
         began_at = self._opened_at or began_at if self._quorum.strategy == "total" else began_at
         timeout = timeout_after(self._timeouts[agent], self._quorum.timeout, self._quorum.strategy)
         if now < began_at + timeout or replied < required_after_timeout(required):
-            return ""
-        return f"{TIMEOUT_DETAIL}: 80 % of the quorum of {required} agents was reached"
+            return None
+        return LateForQuorum(f"the time was up, and 80 % of the quorum of {required} agents was reached")
 
     async def flush(self) -> None:
         if self._flush is not None:

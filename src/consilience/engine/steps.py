@@ -10,6 +10,7 @@ from typing import Literal
 
 from consilience.domain.errors import ProviderError, Rejected
 from consilience.domain.events import StepCompleted, text_id
+from consilience.domain.outcome import FailureKind
 from consilience.engine.activity import Phase
 from consilience.engine.ledger import CallBudget, LimitHit
 from consilience.engine.ports import AgentPort
@@ -21,6 +22,8 @@ from consilience.models.port import Completion, ModelRequest, StepResult
 
 class StepRefused(ProviderError):
     """A limit refused a further step."""
+
+    kind = FailureKind.BUDGET
 
     def __init__(self, hit: LimitHit) -> None:
         self.hit = hit

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
 
 from consilience.domain.errors import ProviderError
+from consilience.domain.outcome import FailureKind, LimitOwner
 from consilience.engine.cancelling import Cancellation
 from consilience.engine.ledger import TimeLeft
 from consilience.engine.ports import OpenTicket
@@ -23,35 +24,37 @@ MIN_SECONDS = 0.001
 NOTE_INTERVAL_SECONDS = 1.0
 """Interval at which the time used under a limit is stored, so that it counts after a kill too."""
 
-TIME_LIMIT_DETAIL = "ended by the time limit"
-"""First words of the detail of a call that a time limit ended."""
-CANCEL_DETAIL = "ended by the cancel"
-"""First words of the detail of a call that a cancel ended."""
+ENDED_BY: Mapping[FailureKind, str] = {
+    FailureKind.TIME: "ended by the time limit",
+    FailureKind.CANCELLED: "ended by the cancel",
+    FailureKind.DEADLINE: "ended by the deadline of a request",
+}
+"""What ended a call that did not end by itself."""
 
 
 class CallEnded(ProviderError):
-    """A call was ended from outside. `words` say by what."""
+    """A call was ended from outside."""
 
-    def __init__(self, words: str, count: Sendings) -> None:
+    def __init__(self, count: Sendings, whose: LimitOwner | None = None) -> None:
+        self.whose = whose
+        """The agent or phase whose limit ended it."""
         self.possibly_charged = count.in_flight
         """Whether a request was in flight."""
-        super().__init__(f"{words} while {'a' if count.in_flight else 'no'} request was in flight")
+        ended = f"{ENDED_BY[self.kind]}{f' of {whose}' if whose else ''}"
+        super().__init__(f"{ended} while {'a' if count.in_flight else 'no'} request was in flight")
         self.requests = count.requests
 
 
 class TimeLimitReached(CallEnded):
     """A time limit ended a call."""
 
-    def __init__(self, left: TimeLeft, count: Sendings) -> None:
-        self.whose = left.whose
-        super().__init__(f"{TIME_LIMIT_DETAIL}{f' of {left.whose}' if left.whose else ''}", count)
+    kind = FailureKind.TIME
 
 
 class CallCancelled(CallEnded):
     """The session was cancelled."""
 
-    def __init__(self, count: Sendings) -> None:
-        super().__init__(CANCEL_DETAIL, count)
+    kind = FailureKind.CANCELLED
 
 
 class CallsInFlight:
@@ -65,11 +68,11 @@ class CallsInFlight:
         self._ended: set[asyncio.Task[Any]] = set()
 
     def cancel(self) -> None:
-        """End all calls that a cancel forbids. Their `CancelledError` has an argument; that of a run that is stopped has none."""
+        """End all calls that a cancel forbids. Their `CancelledError` has a `FailureKind`, that of a stopped run has none."""
         for task, closing in self._awaited.items():
             if self._cancellation.forbids(closing=closing) and task not in self._cancelled:
                 self._cancelled.add(task)
-                task.cancel(CANCEL_DETAIL)
+                task.cancel(FailureKind.CANCELLED)
 
     @property
     def is_ending(self) -> bool:
@@ -92,7 +95,7 @@ class CallsInFlight:
         if cancelled or left.seconds < MIN_SECONDS:
             count.expect()
             work.close()
-            raise CallCancelled(count) if cancelled else TimeLimitReached(left, count)
+            raise CallCancelled(count) if cancelled else TimeLimitReached(count, left.whose)
         sendings.set(count)
         current = asyncio.current_task()
         assert current is not None
@@ -118,9 +121,9 @@ class CallsInFlight:
             raise
         if task.done():
             return task.result()
-        task.cancel(TIME_LIMIT_DETAIL)
+        task.cancel(FailureKind.TIME)
         self._keep(task)
-        raise TimeLimitReached(left, count)
+        raise TimeLimitReached(count, left.whose)
 
     def _keep(self, task: asyncio.Task[Any]) -> None:
         self._ended.add(task)
@@ -137,9 +140,9 @@ def _ignore_result(task: asyncio.Task[Any]) -> None:
         task.exception()
 
 
-async def take_back(ticket: OpenTicket, reason: str) -> Completion | None:
-    """Withdraw a ticket of an ended call, for a moment at most; return the answer if it came first."""
+async def take_back(ticket: OpenTicket, ended: CallEnded) -> Completion | None:
+    """Withdraw the ticket of an ended call, for a moment at most; return the answer if it came first."""
     with suppress(ProviderError, TimeoutError):
         async with asyncio.timeout(CLEANUP_SECONDS):
-            return await ticket.withdraw(reason)
+            return await ticket.withdraw(ended.detail, ended.kind)
     return None

@@ -135,7 +135,7 @@ class WholePrompts(Limited):
         if verdict == "cut":
             read = f"the server read {count.tokens:,} of about {self._history.expected(count):,} tokens"
             failure = Truncated(
-                f"{self.name}: {read}: {Truncated.cause}. "
+                f"{self.name}: {read}: its context window is smaller than the prompt. "
                 "Enlarge it (OLLAMA_CONTEXT_LENGTH of Ollama, -c of llama.cpp, --max-model-len of vLLM), "
                 "or use shorter sources, smaller --reply-tokens, fewer rounds or another model."
             )

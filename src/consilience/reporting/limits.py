@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
 
-from consilience.domain.errors import Truncated
 from consilience.domain.outcome import EACH, FailureKind, Limits, LimitUnit, SpendingLimits, StopReason
 from consilience.domain.report import Report, ReportLimit
 from consilience.domain.sections import Presentation
@@ -94,18 +93,17 @@ def _enough(report: Report, limit: ReportLimit) -> tuple[str, str]:
 
 def _to_ask_again(report: Report, fork: str) -> str:
     """Return how to make failed calls again, and those whose reply was cut. After a limit any fork makes failed calls again."""
-    failed = [call for call in report.failed_calls if not call.kind.is_limit and call.kind is not FailureKind.QUORUM]
-    unread = [call for call in failed if Truncated.cause in call.detail]
+    failed = [call for call in report.failed_calls if not (call.kind.is_limit or call.kind.is_withdrawn)]
     agents = list(dict.fromkeys(call.agent for call in failed))
     other = "--model MODEL" if len(agents) > 1 else f"--replace-agent {''.join(agents)}=MODEL"
     ways = []
-    if failed and all(call.kind.is_of_reply and call not in unread for call in failed):
+    if failed and all(call.kind.is_of_reply for call in failed):
         ways.append(f"To ask another model for the replies that could not be used: `{fork} {other}`.")
     elif failed and report.limit_reached is None:
         ways.append(
             f"To make the failed calls again, once their cause is fixed: `{fork}`. With another model: add `{other}`."
         )
-    if report.answer_cut or any(call.kind is FailureKind.TRUNCATED and call not in unread for call in failed):
+    if report.answer_cut or any(call.kind is FailureKind.TRUNCATED for call in failed):
         ways.append(f"To ask for longer replies where they were cut: `{fork} --set reply_tokens=N`.")
     return " ".join(ways)
 

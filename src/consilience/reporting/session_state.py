@@ -103,7 +103,9 @@ class SessionState:
         return [
             key
             for key, call in last.items()
-            if isinstance(call, CallFailed) and call.failure not in (FailureKind.REFUSED, FailureKind.QUORUM)
+            if isinstance(call, CallFailed)
+            and call.failure is not FailureKind.REFUSED
+            and not call.failure.is_withdrawn
         ]
 
     @property

@@ -300,7 +300,8 @@ FAILURES: Mapping[FailureKind, str] = {
     FailureKind.DEADLINE: "no reply in time",
     FailureKind.QUORUM: "the call was withdrawn, since enough others had replied",
     FailureKind.MALFORMED: "the reply could not be read",
-    FailureKind.TRUNCATED: "the reply was cut off, or the prompt",
+    FailureKind.TRUNCATED: "the reply was cut off",
+    FailureKind.PROMPT_CUT: "the server cut the prompt",
     FailureKind.REFUSED: "the model refused to answer",
     FailureKind.RATE_LIMITED: "the rate limit of the provider",
     FailureKind.SERVER: "the provider failed",
@@ -309,6 +310,7 @@ FAILURES: Mapping[FailureKind, str] = {
 }
 """Why a call has no reply."""
 CRITERIA: Mapping[str, str] = {
+    FailureKind.LATE: "the call was withdrawn: its time was up, and nearly enough others had replied",
     "commitments": "fewer than two commitments",
     "sides": "nobody on one of the sides",
     "steelmen": "a steelman not accepted",

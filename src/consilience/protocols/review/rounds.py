@@ -172,7 +172,7 @@ class ReviewRun:
     @property
     def withdrawn(self) -> set[Assignment]:
         """Assignments that nobody waited for any more: enough other agents had replied."""
-        return {assignment for assignment, failure in self.missing.items() if failure.kind is FailureKind.QUORUM}
+        return {assignment for assignment, failure in self.missing.items() if failure.kind.is_withdrawn}
 
     @property
     def first_ballots(self) -> dict[Assignment, BallotCast]:
