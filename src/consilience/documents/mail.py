@@ -48,7 +48,7 @@ def convert_mail(data: bytes) -> Converted:
         except SourceError as error:
             attached, differences = [], []
             left_out.append(name)
-            name = f"{name}, left out: {error.what.removeprefix('the file ').removeprefix('is ')}"
+            name = f"{name}, left out: {error.reason}"
         lines += [place_line("attachment", number, name), *attached]
         remarks += differences
     return lines, remarks + _listed(left_out)

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from consilience.documents.converting import DocumentText, Unreadable, convert
-from consilience.domain.errors import SourceError
+from consilience.domain.errors import EncodingError, SourceError, UnreadableDocument
 from consilience.domain.paths import read_bounded, too_long
 
 MAX_SOURCE_BYTES = 10_000_000
@@ -89,7 +89,7 @@ def _read(path: Path, label: str, max_bytes: int) -> bytes:
         reason = getattr(error, "strerror", None) or str(error)
         too_large = getattr(error, "errno", None) == errno.EFBIG
         do = _SHORTEN if too_large else "Check the path and your rights."
-        raise SourceError(f"{label} cannot be read: {reason}", where=str(path), do=do) from None
+        raise UnreadableDocument(label, reason, where=str(path), do=do) from None
 
 
 def is_address(path: str) -> bool:
@@ -112,14 +112,14 @@ def read_data(
     suffix = Path(where).suffix.lower()
     kind = _kind(data, suffix) if data.strip() else ""
     if len(data) > MAX_SOURCE_BYTES and kind not in ("pdf", "archive"):
-        raise SourceError(f"{label} cannot be read: {too_long(MAX_SOURCE_BYTES)}", where=where, do=_SHORTEN)
+        raise UnreadableDocument(label, too_long(MAX_SOURCE_BYTES), where=where, do=_SHORTEN)
     if not kind:
         _check_format(data, label, where)
         return _text(data, label, where, is_table=suffix in (".csv", ".tsv"))
     try:
         return converter(kind, data)
     except Unreadable as error:
-        raise SourceError(f"{label} cannot be read: {error.reason}", where=where, do=error.do) from None
+        raise UnreadableDocument(label, error.reason, where=where, do=error.do) from None
 
 
 def _kind(data: bytes, suffix: str) -> str:
@@ -137,11 +137,10 @@ def _check_format(data: bytes, label: str, where: str) -> None:
     """Raise `SourceError` for a format that is not read, also one that is written in characters, such as RTF."""
     format = next((name for magic, name in _FORMATS.items() if data.startswith(magic)), "")
     if data.startswith(_COMPOUND) and _ENCRYPTED in data:
-        raise SourceError(f"{label} cannot be read: it needs a password", where=where, do="Save it without one.")
+        raise UnreadableDocument(label, "it needs a password", where=where, do="Save it without one.")
     if format:
-        raise SourceError(
-            f"{label} cannot be read: it is {format}", where=where, do="Save it as PDF, .docx, .xlsx, .pptx or text."
-        )
+        do = "Save it as PDF, .docx, .xlsx, .pptx or text."
+        raise UnreadableDocument(label, f"it is {format}", where=where, do=do)
 
 
 def _text(data: bytes, label: str, where: str, *, is_table: bool) -> DocumentText:
@@ -211,7 +210,7 @@ def decode_text(data: bytes, label: str, where: str) -> str:
     except UnicodeDecodeError:
         text = "\0"
     if "\0" in text:
-        raise SourceError(f"{label} is not UTF-8 text", where=where, do=_conversion(data, where))
+        raise EncodingError(label, where=where, do=_conversion(data, where))
     return text.replace("\r\n", "\n")
 
 

@@ -8,6 +8,8 @@ ConsilienceError
 │   │   └── UnknownSession
 │   ├── UnavailableModel      a model without its key, extra or weights
 │   ├── SourceError           a document that cannot be read
+│   │   ├── UnreadableDocument    its content
+│   │   └── EncodingError         its encoding
 │   └── WorkspaceError        a workspace, ticket or file of one that is missing, damaged or not what it should be
 │       └── ClaimLost         the claim of a ticket has ended: it expired, was withdrawn or belongs to another agent
 ├── ProviderError             a model's failure; `Session.ask` turns it into a `Failure`
@@ -35,10 +37,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar, Self
 
-
-def replace_surrogates(text: str) -> str:
 from consilience.domain.stopping import FailureKind
 
+
+def replace_surrogates(text: str) -> str:
     """Return `text` with lone surrogates, which JSON can contain, as question marks; UTF-8 cannot encode them."""
     return text.encode("utf-8", "replace").decode()
 
@@ -92,7 +94,27 @@ class UnavailableModel(UserError):
 
 
 class SourceError(UserError):
-    pass
+    """A document that cannot be read."""
+
+    reason: str = ""
+    """What is wrong, without naming the document, for a list of documents; "" where one is never listed."""
+
+
+class UnreadableDocument(SourceError):
+    """A document whose content cannot be read. `label` names it in the sentence."""
+
+    def __init__(self, label: str, why: str, *, where: str = "", do: str = "") -> None:
+        self.reason = f"cannot be read: {why}"
+        super().__init__(f"{label} {self.reason}", where=where, do=do)
+
+
+class EncodingError(SourceError):
+    """A text in an encoding that is not read."""
+
+    reason = "not UTF-8 text"
+
+    def __init__(self, label: str, *, where: str = "", do: str = "") -> None:
+        super().__init__(f"{label} is {self.reason}", where=where, do=do)
 
 
 class WorkspaceError(UserError):
@@ -106,6 +128,8 @@ class ClaimLost(WorkspaceError):
 class ProviderError(ConsilienceError):
     """A request that failed."""
 
+    kind: ClassVar[FailureKind] = FailureKind.REJECTED
+    """As which failure the call counts."""
     transient = False
     """Whether the same request may succeed later."""
     retries: int | None = None
@@ -128,56 +152,54 @@ class ProviderError(ConsilienceError):
         """Return a copy with another detail; a model may raise the same object each time."""
         copied = self.__class__.__new__(self.__class__, detail)  # __init__ may take other arguments
         vars(copied).update(vars(self), detail=detail)
-    kind: ClassVar[FailureKind] = FailureKind.REJECTED
-    """As which failure the call counts."""
         return copied
 
 
 class RateLimited(ProviderError):
+    kind = FailureKind.RATE_LIMITED
     transient = True
 
 
 class ServerError(ProviderError):
+    kind = FailureKind.SERVER
     transient = True
     loading = False
     """Whether the server is still loading its model. It is asked again until it has, without counting requests or retries."""
 
 
 class Timeout(ProviderError):
-    pass
+    kind = FailureKind.DEADLINE
 
 
 class Unreachable(ProviderError):
+    kind = FailureKind.UNREACHABLE
     transient = True
 
 
 class Refused(ProviderError):
-    pass
+    kind = FailureKind.REFUSED
 
 
 class Rejected(ProviderError):
-    kind = FailureKind.RATE_LIMITED
     pass
 
 
 class Truncated(ProviderError):
-    kind = FailureKind.SERVER
     """The server read a part of the prompt, and answered that."""
 
     kind = FailureKind.PROMPT_CUT
 
 
 class JournalError(ConsilienceError):
-    kind = FailureKind.DEADLINE
+    pass
 
 
-    kind = FailureKind.UNREACHABLE
 class StoreUnusable(JournalError, UserError):
     pass
 
 
 class SessionBusy(JournalError, UserError):
-    kind = FailureKind.REFUSED
+    pass
 
 
 class OverAllowance(UserError):

@@ -200,9 +200,9 @@ def _add_text(
     if _SUBMODULE in file.modes:
         collection.leave_out(file.name, "submodule")
     elif file.status == "U":
-        collection.leave_out(file.name, "in a conflict")
+        collection.leave_out(file.name, "in a conflict", unread=True)
     elif any(blob not in sizes for blob in blobs):
-        collection.leave_out(file.name, "missing in this clone")
+        collection.leave_out(file.name, "missing in this clone", unread=True)
     else:
         size = max([sizes[blob] for blob in blobs] + [_size_of(path) if file.is_in_files else 0])
         source = collection.take(file.name, size, read)

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from consilience.documents import (
     MAX_OFFICE_BYTES,
@@ -18,7 +19,7 @@ from consilience.documents import (
     read_data,
     without_pictures,
 )
-from consilience.domain.errors import SourceError
+from consilience.domain.errors import EncodingError, SourceError
 from consilience.domain.messages import Source
 from consilience.targets.ignore import Patterns, parse_patterns
 
@@ -51,17 +52,6 @@ LEFT_OUT_NAMES = {
     "patch": PATCH_FILES,
 }
 
-_UNREAD = (
-    "not readable",
-    "cannot be read",
-    "not UTF-8 text",
-    "missing in this clone",
-    "in a conflict",
-    "larger than",
-    "after the first",
-)
-"""How the reasons begin for which a file counts as not read. For the others it is left out on purpose."""
-
 _NAMES_LISTED = 8
 _MARKED_GENERATED = re.compile(r"(?<![\w-])@generated\b|Code generated .* DO NOT EDIT", re.IGNORECASE)
 _MARKER_LINES = 5
@@ -85,6 +75,14 @@ def without_escapes(diff: str) -> str:
     return _ESCAPE.sub("", diff)
 
 
+class Exclusion(NamedTuple):
+    """Why files are left out."""
+
+    reason: str
+    unread: bool = False
+    """Whether they should have been read. Others are left out on purpose."""
+
+
 @dataclass
 class Collection:
     """Documents taken so far, and what was left out, by reason."""
@@ -100,16 +98,19 @@ class Collection:
     """Files taken."""
     size: int = 0
     """Bytes taken."""
-    left: dict[str, dict[str, None]] = field(default_factory=dict)
+    is_full: bool = False
+    """Whether files were left out because enough had been taken."""
+    left: dict[Exclusion, dict[str, None]] = field(default_factory=dict)
     """Names by reason, each once, in order."""
 
-    def leave_out(self, name: str, reason: str) -> None:
-        self.left.setdefault(reason, {})[name] = None
+    def leave_out(self, name: str, reason: str, *, unread: bool = False) -> None:
+        """`unread`: the file should have been read; others are left out on purpose."""
+        self.left.setdefault(Exclusion(reason, unread), {})[name] = None
 
-    @property
-    def is_full(self) -> bool:
-        """Whether files were left out because enough had been taken."""
-        return any(reason.startswith("after the first") for reason in self.left)
+    def leave_out_rest(self, name: str, taken: str) -> None:
+        """Leave out a file because enough, `taken`, had been taken before it."""
+        self.is_full = True
+        self.leave_out(name, f"after the first {taken}", unread=True)
 
     def is_asked_for(self, name: str) -> bool:
         return self.include.covers(name)
@@ -123,60 +124,62 @@ class Collection:
         asked = self.is_asked_for(name)
         limit = MAX_OFFICE_BYTES if self.is_converted(name) else MAX_SOURCE_BYTES if asked else MAX_FILE_BYTES
         reason = "" if asked else next((why for why, patterns in _LEFT_OUT.items() if patterns.covers(name)), "")
-        if not reason and size > limit:
-            reason = f"larger than {limit / 1e6:g} MB"
-        if not reason and self.count >= MAX_FILES:
-            reason = f"after the first {MAX_FILES:,} files"
-        if not reason and self.size + (0 if self.is_converted(name) else size) > MAX_TOTAL_BYTES:
-            reason = f"after the first {MAX_TOTAL_BYTES / 1e6:g} MB"
         if reason:
             self.leave_out(name, reason)
-        return not reason
+        elif size > limit:
+            self.leave_out(name, f"larger than {limit / 1e6:g} MB", unread=True)
+        elif self.count >= MAX_FILES:
+            self.leave_out_rest(name, f"{MAX_FILES:,} files")
+        elif self.size + (0 if self.is_converted(name) else size) > MAX_TOTAL_BYTES:
+            self.leave_out_rest(name, f"{MAX_TOTAL_BYTES / 1e6:g} MB")
+        else:
+            return True
+        return False
 
     def take(self, name: str, size: int, read: Callable[[], bytes | None]) -> Source | None:
         """Return a file as a document; None, with the reason noted, for one that is left out. `read` returns None for no file."""
         if not self.accepts(name, size):
             return None
         data = read()
-        reason, reading = ("not readable", DocumentText("")) if data is None else self._checked(name, data)
-        if reason:
-            self.leave_out(name, reason)
+        checked = Exclusion("not readable", unread=True) if data is None else self._checked(name, data)
+        if isinstance(checked, Exclusion):
+            self.leave_out(name, checked.reason, unread=checked.unread)
             return None
         self.count += 1
-        self.size += len(reading.text) if self.is_converted(name) else size
-        return reading.source(name)
+        self.size += len(checked.text) if self.is_converted(name) else size
+        return checked.source(name)
 
-    def _checked(self, name: str, data: bytes) -> tuple[str, DocumentText]:
-        """Return why the file is left out, empty for no reason, and its text."""
+    def _checked(self, name: str, data: bytes) -> Exclusion | DocumentText:
+        """Return the text of a file, or why it is left out."""
         try:
             if self.as_documents or self.is_converted(name):
                 document = read_data(data, "the file", name)
-                return ("" if document.text.strip() else "empty"), document
+                return document if document.text.strip() else Exclusion("empty")
             text = with_plain_lines(decode_text(data, "the file", name))
         except SourceError as error:
-            reason = error.what.removeprefix("the file ").removeprefix("is ")
-            return "binary" if reason == "not UTF-8 text" and is_binary(data) else reason, DocumentText("")
+            is_unread = not (isinstance(error, EncodingError) and is_binary(data))
+            return Exclusion(error.reason if is_unread else "binary", is_unread)
         if self.is_of_changes and data.startswith(UTF16_MARKS):  # the diff of such a text is not text
-            return "not UTF-8 text", DocumentText("")
+            return Exclusion(EncodingError.reason, unread=True)
         text, pictures = without_pictures(text, name)
         if pictures:
             self.leave_out(name, "pictures inside of")
         lines = text.split("\n")
         if self.is_asked_for(name):
-            return "", DocumentText(text)
+            return DocumentText(text)
         if any(_MARKED_GENERATED.search(line) for line in lines[:_MARKER_LINES]):
-            return "generated", DocumentText("")
-        return "minified" if max(map(len, lines)) > MAX_LINE_CHARS else "", DocumentText(text)
+            return Exclusion("generated")
+        return Exclusion("minified") if max(map(len, lines)) > MAX_LINE_CHARS else DocumentText(text)
 
     @property
     def left_out(self) -> tuple[str, ...]:
         """A line for each reason: `lock file: uv.lock`."""
-        return tuple(f"{reason}: {_listed(list(names))}" for reason, names in self.left.items())
+        return tuple(f"{left.reason}: {_listed(list(names))}" for left, names in self.left.items())
 
     @property
     def unread(self) -> tuple[str, ...]:
         """The names of the files that should have been read and were not."""
-        return tuple(name for reason, names in self.left.items() if reason.startswith(_UNREAD) for name in names)
+        return tuple(name for left, names in self.left.items() if left.unread for name in names)
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -76,7 +76,7 @@ def add_directory(directory: Path, shown_name: str, collection: Collection) -> N
                 raise SourceError(
                     f"the directory cannot be read: {error.strerror}", where=str(directory), do="Check your rights."
                 ) from None
-            collection.leave_out(name_of(f"{prefix}/"), "not readable")
+            collection.leave_out(name_of(f"{prefix}/"), "not readable", unread=True)
             continue
         rules = [*inherited, *_ignore_file(current)]
         subdirectories = []
@@ -85,9 +85,7 @@ def add_directory(directory: Path, shown_name: str, collection: Collection) -> N
                 continue
             count += 1
             if count > MAX_ENTRIES:
-                collection.leave_out(
-                    name_of(f"{prefix or '.'}/{entry.name}"), f"after the first {MAX_ENTRIES:,} entries"
-                )
+                collection.leave_out_rest(name_of(f"{prefix or '.'}/{entry.name}"), f"{MAX_ENTRIES:,} entries")
                 return
             path = f"{prefix}/{entry.name}" if prefix else entry.name
             if not _is_skipped(entry, name_of(path), rules, collection):
@@ -102,7 +100,7 @@ def _add_file(entry: os.DirEntry[str], name: str, collection: Collection) -> Non
     try:
         size = entry.stat(follow_symlinks=False).st_size
     except OSError:  # it vanished, or its directory may be listed and not entered
-        collection.leave_out(name, "not readable")
+        collection.leave_out(name, "not readable", unread=True)
         return
     limit = MAX_OFFICE_BYTES if collection.is_converted(name) else MAX_SOURCE_BYTES
     source = collection.take(name, size, lambda: read_regular(Path(entry.path), limit))
