@@ -107,7 +107,6 @@ class Agenda:
             await floor.intervene(thread, "commit", tuple(silent))
 
 
-SAME = "asks the same"
 _WHAT_ABOUT = re.compile(r"but what about (.+?)[?.!]", re.IGNORECASE)
 KEYWORD_MESSAGES, REFRAME_MESSAGES = 10, 5
 """The last messages of a thread in which the moderator looks for a shared keyword, and for "but what about X?"."""
@@ -124,6 +123,8 @@ class Proposal:
     status: Literal["PROPOSED", "APPROVED", "REJECTED"] = "PROPOSED"
     reason: str = ""
     """Why it was rejected."""
+    is_repeated: bool = False
+    """Whether it was rejected because a thread asks the same."""
 
 
 class Spawning:
@@ -244,13 +245,12 @@ class Spawning:
     async def _decide(self, proposal: Proposal) -> None:
         """Open the thread, unless there are too many, too few want it, or one asks the same."""
         floor = self.floor
-        reason = self._reason_not_to_open(proposal)
-        if not reason:
-            same = await self.same_as(proposal.question, self._asked_threads())
-            reason = f"{same.id} {SAME}" if same is not None else self._reason_not_to_open(proposal)
+        obstacle = self._obstacle(proposal)
+        if obstacle is None:
+            obstacle = await self.same_as(proposal.question, self._asked_threads()) or self._obstacle(proposal)
         self.pending -= 1
-        if reason:
-            self._reject(proposal, reason)
+        if obstacle is not None:
+            self._reject(proposal, obstacle)
             return
         proposal.status = "APPROVED"
         self._note(proposal)
@@ -284,7 +284,8 @@ class Spawning:
         other.half, other.horizon, other.left = "years", over["years"], frozenset(months)
         return True
 
-    def _reason_not_to_open(self, proposal: Proposal) -> str:
+    def _obstacle(self, proposal: Proposal) -> str | Thread | None:
+        """Return why no thread is opened, which may be the one that asks the same; None if nothing forbids it."""
         floor = self.floor
         if floor.over is not None:
             return "the debate is over"
@@ -295,15 +296,15 @@ class Spawning:
         if len(proposal.supporters) < SPAWN_MIN_AGENTS or proposal.mentions < SPAWN_MIN_MENTIONS:
             return "fewer than two agents want it"
         asked = proposal.question.casefold()
-        same = next((thread for thread in self._asked_threads() if (thread.question or "").casefold() == asked), None)
-        return f"{same.id} {SAME}" if same else ""
+        return next((thread for thread in self._asked_threads() if (thread.question or "").casefold() == asked), None)
 
     def _asked_threads(self) -> list[Thread]:
         """Threads whose question is being debated, or was and came to a crux: nobody needs another one about it."""
         return [thread for thread in self.floor.threads.values() if thread.active or thread.crux is not None]
 
-    def _reject(self, proposal: Proposal, reason: str) -> None:
-        proposal.status, proposal.reason = "REJECTED", reason
+    def _reject(self, proposal: Proposal, obstacle: str | Thread) -> None:
+        proposal.status, proposal.is_repeated = "REJECTED", isinstance(obstacle, Thread)
+        proposal.reason = f"{obstacle.id} asks the same" if isinstance(obstacle, Thread) else obstacle
         self._note(proposal)
 
     def unopened(self) -> tuple[UnopenedQuestion, ...]:
@@ -314,7 +315,7 @@ class Spawning:
         for id, proposal in self.proposals.items():
             author = floor.by_id[id].agent
             supports = [m.id for m in floor.messages if id in m.refs and m.agent != author]
-            same = proposal.question.casefold() in asked or proposal.reason.endswith(SAME)
+            same = proposal.question.casefold() in asked or proposal.is_repeated
             if supports and not same and proposal.status != "APPROVED":
                 reason = proposal.reason or f"{proposal.parent.id.replace('-', ' ')} took up another question"
                 question = UnopenedQuestion(
