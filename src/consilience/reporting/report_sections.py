@@ -81,6 +81,8 @@ class Chapter:
     heading: str
     """Plain text; "" if the blocks follow what is above them."""
     blocks: tuple[Block, ...]
+    part: ReportPart | None = None
+    """Which part of a report it is; None in another document."""
 
     @property
     def anchor(self) -> str:
@@ -118,7 +120,7 @@ def report_document(report: Report, presentation: Presentation, *, stored: bool 
     return ReportDocument(
         title=one_line(report.task, MAX_TITLE_CHARS),
         status=headline(report, presentation),
-        chapters=tuple(Chapter(headings[part], tuple(_part_blocks(part_sections))) for part, part_sections in parts),
+        chapters=tuple(Chapter(headings[part], tuple(_part_blocks(sections)), part) for part, sections in parts),
         footer=figures_line(report, presentation),
         commands=_commands(report, presentation, folded) if stored and report.session else "",
         folded=folded,
@@ -220,8 +222,6 @@ def _without_quorum(report: Report) -> str:
 
 def describe_stop(report: Report, presentation: Presentation) -> str:
     """Return how a run stopped, in words; which limit ended it, if one did."""
-    if report.limit_reached:
-        return limit_words(report.limit_reached)
     return (_ending(report, presentation) or "finished") + _reservations(report, presentation)
 
 
@@ -232,6 +232,8 @@ def _reservations(report: Report, presentation: Presentation) -> str:
 
 def _ending(report: Report, presentation: Presentation) -> str:
     """Return what stopped a run, in words; "" if it finished and no more is known."""
+    if report.limit_reached:
+        return limit_words(report.limit_reached)
     if presentation.ending:
         return presentation.ending
     if report.stop_reason is StopReason.EXHAUSTED_STEPS:

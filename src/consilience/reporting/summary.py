@@ -6,7 +6,7 @@ It is the document of the report page, cut. The size of a page is estimated in l
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import ceil
 
@@ -24,6 +24,7 @@ from consilience.domain.sections import (
     KeyFigures,
     Paragraph,
     QuoteBlock,
+    ReportPart,
     Subheading,
     Table,
 )
@@ -32,7 +33,7 @@ from consilience.reporting.html import about_session, describe_run
 from consilience.reporting.markdown import blocks_markdown
 from consilience.reporting.page_parts import PageParts, render
 from consilience.reporting.record import SessionRecord
-from consilience.reporting.report_sections import HEADINGS, Chapter, report_document
+from consilience.reporting.report_sections import Chapter, report_document
 from consilience.reporting.styles import style_sheet
 
 LINES = 128
@@ -44,12 +45,12 @@ MAX_TITLE_CHARS = 240
 """A longer question is set in the size of the text."""
 MAX_ITEM_LINES, MAX_CELL_CHARS = 3, 120
 """Of each text of the items, and of the cells, of a chapter that is too long."""
-SHARES = {
-    HEADINGS["answer"]: 0.40,
-    HEADINGS["differences"]: 0.24,
-    HEADINGS["trust"]: 0.13,
-    HEADINGS["unknown"]: 0.13,
-    HEADINGS["basis"]: 0.10,
+SHARES: Mapping[ReportPart | None, float] = {
+    "answer": 0.40,
+    "differences": 0.24,
+    "trust": 0.13,
+    "unknown": 0.13,
+    "basis": 0.10,
 }
 """What each chapter may take of the lines; what one leaves goes to the others, in this order."""
 FULL = "report.html"
@@ -84,12 +85,12 @@ def summary_page(report: Report, record: SessionRecord | None = None) -> str:
 def _fitted(chapters: Sequence[Chapter], room: float) -> tuple[Chapter, ...]:
     """Return chapters without what is folded, each cut to its share of the lines and of those that others leave."""
     shown = [replace(chapter, blocks=tuple(b for b in chapter.blocks if _is_shown(b))) for chapter in chapters]
-    needs = {chapter.heading: _height(chapter.blocks) for chapter in shown}
+    needs = {chapter.part: _height(chapter.blocks) for chapter in shown}
     room -= HEADING_LINES * len(shown)
-    rooms = {heading: min(need, SHARES.get(heading, 0.4) * room) for heading, need in needs.items()}
-    for heading in sorted(rooms, key=lambda heading: -SHARES.get(heading, 0.4)):
-        rooms[heading] += max(0.0, min(needs[heading] - rooms[heading], room - sum(rooms.values())))
-    return tuple(replace(c, blocks=_cut(c.blocks, rooms[c.heading] + 0.01)) for c in shown)
+    rooms = {part: min(need, SHARES.get(part, 0.4) * room) for part, need in needs.items()}
+    for part in sorted(rooms, key=lambda part: -SHARES.get(part, 0.4)):
+        rooms[part] += max(0.0, min(needs[part] - rooms[part], room - sum(rooms.values())))
+    return tuple(replace(c, blocks=_cut(c.blocks, rooms[c.part] + 0.01)) for c in shown)
 
 
 def _is_shown(block: Block) -> bool:

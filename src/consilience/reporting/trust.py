@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Literal
 
 from consilience.domain.agents import Agent, author_of, voices
 from consilience.domain.messages import Lines, Quotation, ReadDocument
@@ -15,10 +16,11 @@ MAX_REASON_CHARS = 200
 MAX_LISTED_QUOTATIONS = 5
 """Quotations that are not verified, listed in a report; its JSON has all of them."""
 
-FAULTS: Mapping[str, str] = {
-    "Not found": "not found",
-    "At another place": "at another place",
-    "Not shown": "in lines that the author was not shown",
+QuotationFault = Literal["absent", "misplaced", "unseen"]
+FAULTS: Mapping[QuotationFault, tuple[str, str]] = {
+    "absent": ("Not found", "not found"),
+    "misplaced": ("At another place", "at another place"),
+    "unseen": ("Not shown", "in lines that the author was not shown"),
 }
 """What a quotation that is not verified is called in a list, and how such are counted, in the order of their weight."""
 
@@ -153,26 +155,26 @@ def _quotations(report: Report, names: Names) -> Iterator[Item]:
     verified = f"{len(report.quotations) - len(missed)} verified"
     if relayed := sum(quotation.relayed for quotation in report.quotations):
         verified += f" ({relayed} of them known to the author from another agent's text only)"
-    faults = (f"{kinds[fault]} {words}" for fault, words in FAULTS.items() if kinds[fault] or fault == "Not found")
+    faults = (f"{kinds[fault]} {words}" for fault, (_, words) in FAULTS.items() if kinds[fault] or fault == "absent")
     yield Item(text=f"Quotations from the documents: {', '.join((verified, *faults))}.")
     order = list(FAULTS)
     listed = list(dict.fromkeys(sorted(missed, key=lambda quotation: order.index(_fault(quotation)))))
     for quotation in listed[:MAX_LISTED_QUOTATIONS]:
         fault = _fault(quotation)
         note = f"claimed at {quotation.reference}" + (f", but at {quotation.stands}" if quotation.stands else "")
-        if fault == "Not shown":
+        if fault == "unseen":
             note = f"in {quotation.reference}, which this agent was not shown"
         words, by = one_line(quotation.words, MAX_REASON_CHARS), names.get(quotation.agent, quotation.agent)
-        yield Item(text=f"{fault}: “{words}”", by=by, note=note)
+        yield Item(text=f"{FAULTS[fault][0]}: “{words}”", by=by, note=note)
     if len(listed) > MAX_LISTED_QUOTATIONS:
         yield Item(text=f"{len(listed) - MAX_LISTED_QUOTATIONS} more, in the report's JSON.")
 
 
-def _fault(quotation: Quotation) -> str:
-    """Return what is wrong with a quotation that is not verified, as a key of `FAULTS`."""
+def _fault(quotation: Quotation) -> QuotationFault:
+    """Return what is wrong with a quotation that is not verified."""
     if not quotation.stands:
-        return "Not found"
-    return "At another place" if quotation.is_wrong else "Not shown"
+        return "absent"
+    return "misplaced" if quotation.is_wrong else "unseen"
 
 
 def _independence(report: Report) -> Iterator[str]:

@@ -60,28 +60,21 @@ def view(record: SessionRecord) -> View:
         words, _, index = phase.rpartition(" ")
         lead = one_line(f"{describe_phase(words, record.labels)} {index}".strip())
         blocks += [Paragraph(text=f"{lead}: {count(edges.total(), 'message')} shown"), by_reader(edges)]
-    tips = {
-        pair: ", ".join(f"{phase} ×{edges[pair]}" for phase, edges in phases.items() if pair in edges) for pair in total
-    }
+
+    def cell(reader: str, author: str) -> MatrixCell:
+        pair, whose = (reader, author), "its own" if reader == author else name(author)
+        n, when = total[pair], ", ".join(f"{phase} ×{edges[pair]}" for phase, edges in phases.items() if pair in edges)
+        tip = f"{name(reader)} was shown {count(n, 'message')} of {whose}: {when}"
+        return MatrixCell(row=name(reader), column=name(author), value=n, text=number(reader, author), tip=tip)
+
     picture = Matrix(
         title="Messages that each reader (row) was shown of each author (column)",
         rows=tuple(map(name, readers)),
         columns=tuple(map(name, authors)),
-        cells=tuple(
-            _cell(name(reader), name(author), number(reader, author), total[reader, author], tips[reader, author])
-            for reader in readers
-            for author in authors
-            if (reader, author) in total
-        ),
+        cells=tuple(cell(reader, author) for reader in readers for author in authors if (reader, author) in total),
         legend=("(n): its own messages",),
     )
     return View(name="reads", heading=heading, blocks=tuple(blocks), picture=picture)
-
-
-def _cell(reader: str, author: str, text: str, n: int, phases: str) -> MatrixCell:
-    whose = "its own" if text.startswith("(") else author
-    tip = f"{reader} was shown {count(n, 'message')} of {whose}: {phases}"
-    return MatrixCell(row=reader, column=author, value=n, text=text, tip=tip)
 
 
 def _phases(record: SessionRecord) -> dict[str, Counter[tuple[str, str]]]:
