@@ -70,7 +70,7 @@ from consilience.domain.report import Report
 from consilience.domain.usage import LedgerReport, UsageTotals
 from consilience.domain.validation import InvalidValues
 from consilience.engine.protocol import Protocol, check_phases, find_protocol, recorded_protocol, report_type
-from consilience.engine.runner import missing_encoder
+from consilience.engine.runner import check_quorum, missing_encoder
 from consilience.engine.seats import choose_detail, of_persona, seat_warnings
 from consilience.engine.templates import recorded_templates
 from consilience.journal.open_store import open_store
@@ -248,10 +248,7 @@ def _prepare(
     agents = in_dealing_order(protocol.agents(panel))
     limits = read_limits(request, agents)
     check_phases(protocol, limits)
-    if not 0 <= request.quorum <= 1:
-        raise SettingsError(
-            f"a quorum of {request.quorum} is not a share", where="--quorum", do="Give a number from 0 to 1."
-        )
+    check_quorum(request.quorum, "--quorum")
     task, sources = material or read_material(request, target, agents)
     models, choice, origins = _choose_models(request, config, agents)
     detail = choose_detail(request.detail, agents, models)

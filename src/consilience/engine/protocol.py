@@ -6,7 +6,6 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -25,7 +24,7 @@ from consilience.domain.outcome import EACH, CallKind, Estimate, Limits
 from consilience.domain.panels import MAX_PERSONAS, Panel
 from consilience.domain.report import Report, register_report_finder
 from consilience.domain.topology import Topology
-from consilience.domain.validation import InvalidValues, describe_invalid
+from consilience.domain.validation import InvalidValues, describe_invalid, did_you_mean
 from consilience.engine.sources import Document
 from consilience.engine.templates import Templates, load
 from consilience.reporting import renderers as renderers  # lets every report of a protocol render itself
@@ -251,9 +250,7 @@ def check_phases(protocol: Protocol, limits: Limits) -> None:
         name, slash, index = limited.partition("/")
         if not known or name == EACH or any(fnmatchcase(name, pattern) for pattern in known):
             continue
-        close = next((other for other in known if other.startswith(name)), None)
-        close = close or next(iter(get_close_matches(name, known, 1)), None)
-        meant = f"Did you mean {f'{close}{slash}{index}'!r}? " if close else ""
+        meant = did_you_mean(limited, (f"{other}{slash}{index}" for other in known if "*" not in other))
         raise UnknownName(
             f"{protocol.name} has no phase {name!r}",
             where="the limit of a phase",

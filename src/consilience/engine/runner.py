@@ -373,6 +373,12 @@ def resumed_state(setup: Setup, started: SessionStarted, recorder: Recorder) -> 
 async def _note_lost(journal: Journal, recorder: Recorder, state: State) -> None:
     flights = journal.store.flights(journal.session)
     recorder.arrivals = {arrival.key: arrival for arrival in journal.store.arrivals(journal.session)}
+def check_quorum(quorum: float, where: str = "") -> None:
+    """Raise `SettingsError` for a quorum that is no share of the agents."""
+    if not 0 <= quorum <= 1:
+        raise SettingsError(f"a quorum of {quorum} is not a share", where=where, do="Give a number from 0 to 1.")
+
+
     waiting = (
         recorder.answers.keys()
         | recorder.arrivals.keys()
@@ -388,11 +394,9 @@ async def _note_lost(journal: Journal, recorder: Recorder, state: State) -> None
 
 def _check(setup: Setup) -> None:
     """Raise `SettingsError` if the session cannot begin with this setup."""
-    task, quorum = setup.task, setup.quorum
-    check_task(task)
-    if not 0 <= quorum <= 1:
-        raise SettingsError(f"invalid quorum: {quorum}", do="Give a number from 0 to 1.")
-    check_unicode(task, "the task")
+    check_task(setup.task)
+    check_quorum(setup.quorum)
+    check_unicode(setup.task, "the task")
     for n, document in enumerate(setup.documents, 1):
         check_unicode(document.name, f"the name of document {n}")
         check_unicode(document.text, f"document {document.name or n}")
