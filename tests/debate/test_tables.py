@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from consilience.protocols import debate
 from consilience.protocols.debate.attention import Interests, embedding_score, keyword_score, keywords
 from consilience.protocols.debate.floor import Floor, window
 from consilience.protocols.debate.lock import required_pairs
-from consilience.protocols.debate.moves import GivesUpIf, Horizon, Move, Side, dominant_horizon
+from consilience.protocols.debate.moves import MOVES, GivesUpIf, Horizon, Move, Side, dominant_horizon
 from consilience.protocols.debate.records import Commitment, DebateMessage, Flip
 from consilience.protocols.debate.replies import would_flip
 from consilience.protocols.debate.scoring import crux_score, regime_of, validation_failures
+
+PACKAGE = Path(debate.__file__).parent
+
+
+def test_move_without_effect_stands_in_the_two_files_that_the_design_names() -> None:
+    files = [path for suffix in ("py", "j2") for path in PACKAGE.rglob(f"*.{suffix}")]
+    naming = {str(path.relative_to(PACKAGE)) for path in files if re.search(r"\bCLAIM\b", path.read_text("utf-8"))}
+    assert naming == {"moves.py", "prompts/full/moves.j2"}
+
+
+def test_both_sets_of_prompts_describe_each_move_that_a_turn_may_offer() -> None:
+    described = re.findall(r"^- ([A-Z_]+): ", (PACKAGE / "prompts/full/moves.j2").read_text("utf-8"), re.MULTILINE)
+    assert set(described) == {move for move, row in MOVES.items() if row.gist}
+    assert {move for move, row in MOVES.items() if not row.delivered} <= set(described)
 
 
 @pytest.mark.parametrize(

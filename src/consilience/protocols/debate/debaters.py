@@ -394,6 +394,7 @@ class Debater:
                     refuse_incomplete,
                     {
                         "moves": moves,
+                        "offers": tuple((move, MOVES[move].gist) for move in moves),
                         "target": target.label if target else "",
                         "by_moderator": bool(target and target.by_moderator),
                         "opposing": self.me.opposing,

@@ -1,6 +1,7 @@
 """The vocabulary of a debate: moves, stages, statuses, horizons and grades of seed 002, its invariants, and all in plain words.
 
-All that is particular to a move stands in its row of `MOVES`; the prompts describe it, and `turns` says what it changes.
+All that is particular to a move stands in its row of `MOVES`; `prompts/full/moves.j2` describes it to capable models, and `turns`
+says what it changes.
 
 The invariants are constants: a structure that keeps a debate bounded, and no taste. Times are virtual milliseconds.
 """
@@ -9,26 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from consilience.domain.messages import is_empty_remark
 from consilience.domain.outcome import FailureKind
 
-Move = Literal[
-    "CLAIM",
-    "CHALLENGE",
-    "CLARIFY",
-    "REFRAME",
-    "PROPOSE_CRUX",
-    "STEELMAN",
-    "GRADE_STEELMAN",
-    "COMMIT_POSITION",
-    "DECLARE_FALSIFIER",
-    "PROVIDE_EVIDENCE",
-    "CHALLENGE_EVIDENCE",
-    "UPDATE_POSITION",
-    "CONCEDE",
-]
 TurnKind = Literal["turn", "commit", "falsify", "steelman", "grade"]
 """Kinds of calls in which a debater speaks: its reply is published."""
 Stage = Literal["DISCOVERY", "CRUX_LOCK", "EVIDENCE"]
@@ -134,7 +120,7 @@ _SHIFT = ("new_side", "confidence", "metric", "threshold", "deadline", "top_clai
 
 @dataclass(frozen=True, slots=True)
 class MoveRow:
-    """All that is particular to a move, but for its prompts and its effect."""
+    """All that is particular to a move, but for its description in the `full` prompts and its effect."""
 
     words: str
     """What its agent does, in a transcript."""
@@ -156,13 +142,17 @@ class MoveRow:
     """Whether ballots and the closing call are shown it."""
     gives: Literal["", "evidence", "concession"] = ""
     """What its thread keeps of it."""
+    gist: str = ""
+    """What it is for, as the `brief` prompt of a turn names it; empty if no turn offers it."""
 
 
-MOVES: Mapping[Move, MoveRow] = {
-    "CLAIM": MoveRow("claims", ("DISCOVERY",), interest="medium"),
-    "CHALLENGE": MoveRow("challenges", ("DISCOVERY",), interest="high"),
-    "CLARIFY": MoveRow("clarifies", ("DISCOVERY", "CRUX_LOCK")),
-    "REFRAME": MoveRow("reframes", ("DISCOVERY",), fields=("question",), interest="medium"),
+MOVES: Mapping[str, MoveRow] = {
+    "CLAIM": MoveRow("claims", ("DISCOVERY",), interest="medium", gist="a new point"),
+    "CHALLENGE": MoveRow("challenges", ("DISCOVERY",), interest="high", gist="say what is wrong in a message"),
+    "CLARIFY": MoveRow("clarifies", ("DISCOVERY", "CRUX_LOCK"), gist="make something precise"),
+    "REFRAME": MoveRow(
+        "reframes", ("DISCOVERY",), fields=("question",), interest="medium", gist="it depends on something else"
+    ),
     "PROPOSE_CRUX": MoveRow(
         "proposes a question",
         ("DISCOVERY", "EVIDENCE"),
@@ -171,6 +161,7 @@ MOVES: Mapping[Move, MoveRow] = {
         needs=(("question", lambda text: not is_question(text), "the yes/no question that you propose"),),
         interest="high",
         key=True,
+        gist="the yes/no question that divides you",
     ),
     "COMMIT_POSITION": MoveRow(
         "commits", ("CRUX_LOCK", "EVIDENCE"), "Commitments:", counted=False, delivered=True, key=True
@@ -186,16 +177,29 @@ MOVES: Mapping[Move, MoveRow] = {
         ),
         counted=False,
         delivered=True,
+        gist="put the case of another as well as you can",
     ),
     "GRADE_STEELMAN": MoveRow(
         "grades a steelman", ("CRUX_LOCK", "EVIDENCE"), "Steelmen and grades:", counted=False, delivered=True
     ),
     "DECLARE_FALSIFIER": MoveRow("names a falsifier", ("CRUX_LOCK",), "Falsifiers:", delivered=True),
     "PROVIDE_EVIDENCE": MoveRow(
-        "gives evidence", ("EVIDENCE",), "Evidence:", ("bears_on",), interest="medium", key=True, gives="evidence"
+        "gives evidence",
+        ("EVIDENCE",),
+        "Evidence:",
+        ("bears_on",),
+        interest="medium",
+        key=True,
+        gives="evidence",
+        gist="a fact or a case",
     ),
     "CHALLENGE_EVIDENCE": MoveRow(
-        "challenges evidence", ("EVIDENCE",), "Challenges to evidence:", interest="high", key=True
+        "challenges evidence",
+        ("EVIDENCE",),
+        "Challenges to evidence:",
+        interest="high",
+        key=True,
+        gist="say what is wrong with somebody's evidence",
     ),
     "UPDATE_POSITION": MoveRow(
         "changes position",
@@ -204,6 +208,7 @@ MOVES: Mapping[Move, MoveRow] = {
         fields=_SHIFT,
         needs=(("new_side", lambda side: side == "unchanged", "your new position; to keep it, choose another move"),),
         key=True,
+        gist="your answer changes",
     ),
     "CONCEDE": MoveRow(
         "concedes",
@@ -214,10 +219,15 @@ MOVES: Mapping[Move, MoveRow] = {
         interest="high",
         key=True,
         gives="concession",
+        gist="the other side is right in one point",
     ),
 }
 """The moves, in the order in which they are offered. Steelmen and grades stay open in the evidence stage, so that latecomers can
 earn a challenge, and commitments, for which the agenda asks."""
+if TYPE_CHECKING:
+    Move: TypeAlias = str
+else:
+    Move = Literal[tuple(MOVES)]  # a reply with another one is refused
 SHIFTING: frozenset[Move] = frozenset(move for move, row in MOVES.items() if "new_side" in row.fields)
 """Moves by which an agent may change its answer to the question, or its top claim."""
 
@@ -299,6 +309,7 @@ FAILURES: Mapping[FailureKind, str] = {
     FailureKind.CANCELLED: "the session was cancelled",
     FailureKind.DEADLINE: "no reply in time",
     FailureKind.QUORUM: "the call was withdrawn, since enough others had replied",
+    FailureKind.LATE: "the call was withdrawn: its time was up, and nearly enough others had replied",
     FailureKind.MALFORMED: "the reply could not be read",
     FailureKind.TRUNCATED: "the reply was cut off",
     FailureKind.PROMPT_CUT: "the server cut the prompt",
@@ -310,7 +321,6 @@ FAILURES: Mapping[FailureKind, str] = {
 }
 """Why a call has no reply."""
 CRITERIA: Mapping[str, str] = {
-    FailureKind.LATE: "the call was withdrawn: its time was up, and nearly enough others had replied",
     "commitments": "fewer than two commitments",
     "sides": "nobody on one of the sides",
     "steelmen": "a steelman not accepted",
