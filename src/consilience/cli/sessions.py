@@ -26,6 +26,7 @@ from consilience.cli.options import Id, JsonOption, argument, new_app
 from consilience.domain.errors import SettingsError, UnknownName
 from consilience.domain.events import AnyEvent, CallCompleted, CallFailed, CallStarted, Ended, Event
 from consilience.domain.paths import check_home, journal_path
+from consilience.domain.prompt_parts import QuotedMessage, read_part
 from consilience.domain.report import Report
 from consilience.journal.store import Store
 from consilience.reporting.formatting import count, one_line, reply_text
@@ -347,8 +348,8 @@ def step_through(events: Sequence[AnyEvent], store: Store, *, ask: Callable[[str
     for n, event in enumerate(events, 1):
         print(f"{event.seq:>5}  {any_event_line(event, state)}")
         if isinstance(event, CallCompleted):
-            quotations = [part.split(":", 2)[1:] for part in store.prompt(event.prompt) if part.startswith("q:")]
-            messages_read = ", ".join(f"{id} as {label}" for label, id in quotations) or "no messages"
+            quoted = [part for part in map(read_part, store.prompt(event.prompt)) if isinstance(part, QuotedMessage)]
+            messages_read = ", ".join(f"{part.message} as {part.label}" for part in quoted) or "no messages"
             print(f"       “{one_line(reply_text(store.text(event.text)), MAX_QUOTED_CHARS)}”")
             print(f"       key {event.key}; had read: {messages_read}")
         if n < len(events):

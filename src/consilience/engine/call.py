@@ -29,6 +29,7 @@ from consilience.domain.events import (
 )
 from consilience.domain.messages import Message
 from consilience.domain.outcome import FailureKind
+from consilience.domain.prompt_parts import QuotedMessage, read_part
 from consilience.domain.report import find_report
 from consilience.engine.activity import Phase
 from consilience.engine.call_failures import failure_event, refusal_event, unreached
@@ -151,12 +152,11 @@ class Call(Generic[T]):
         A call that is shown something younger than the inherited reply does not take it: the reply would be about other texts. The
         same holds for an answer from outside that no call has read yet.
         """
-        state, key = self.state, self.ask.key
-        recorder = state.recorder
+        state, recorder, ask, key = self.state, self.state.recorder, self.ask, self.ask.key
         if not recorder.inherits:
             return None
         event = recorder.inherited(key, attempt)
-        youngest = state.age(self.ask.prompt)
+        youngest = state.age(ask.prompt)
         outdated = recorder.drop_answer(key, youngest)
         if event is not None and youngest < age_of(event):
             event, outdated = None, True
@@ -164,8 +164,8 @@ class Call(Generic[T]):
             state.outdated.append(key)
         if event is None:
             return None
-        for quote in (*self.ask.prompt.shared, *self.ask.prompt.quotes):
-            check_visible(state.message(quote.id), self.ask.agent)
+        for quote in (*ask.prompt.shared, *ask.prompt.quotes):
+            check_visible(state.message(quote.id), ask.agent)
         state.ages[key] = age_of(event)
         text = "" if isinstance(event, CallFailed) else recorder.text(event.text)
         value: T | None = None
@@ -176,10 +176,10 @@ class Call(Generic[T]):
                 return None
         recorder.inherit(event, self.place)
         parts = recorder.journal.store.prompt(event.prompt) if isinstance(event, CallCompleted) else ()
-        state.template_use.note_call(key, self.ask.prompt, recorded=parts)
-        quotes = [part.split(":", 2)[1:] for part in parts if part.startswith("q:")]
-        quoted_messages = {label: id for label, id in quotes if self.state.is_from_other_agent(id, self.ask.agent)}
-        return _Attempt(event, text, value, tuple(id for _, id in quotes), quoted_messages)
+        state.template_use.note_call(key, ask.prompt, recorded=parts)
+        quotes = [part for part in map(read_part, parts) if isinstance(part, QuotedMessage)]
+        quoted_messages = {q.label: q.message for q in quotes if state.is_from_other_agent(q.message, ask.agent)}
+        return _Attempt(event, text, value, tuple(quote.message for quote in quotes), quoted_messages)
 
     async def _recorded_or_live(self, attempt: int, fix: str | None, error: str) -> _Attempt[T]:
         """Return this attempt as recorded, or make it now."""

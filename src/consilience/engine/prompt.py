@@ -22,6 +22,7 @@ from consilience.domain.detail import CAP, CAPS, Caps
 from consilience.domain.errors import ProtocolViolation
 from consilience.domain.events import text_id
 from consilience.domain.messages import LABELLED_APART, Message
+from consilience.domain.prompt_parts import PromptText, QuotedMessage, ShownDocument
 from consilience.domain.tokens import estimate_tokens
 from consilience.engine.sources import Document, select_documents
 from consilience.journal.store import PromptParts
@@ -76,7 +77,7 @@ class Opening:
 
     @cached_property
     def refs(self) -> tuple[str, str]:
-        return f"i:{text_id(self.instructions)}", f"k:{text_id(self.task)}"
+        return str(PromptText("i", text_id(self.instructions))), str(PromptText("k", text_id(self.task)))
 
     @cached_property
     def heading(self) -> str:
@@ -193,11 +194,11 @@ def render(
     visible = opening.shown(agent, prompt.documents)
     quotation_note = HOW_TO_QUOTE if prompt.asks_for_quotations else NUMBERED
     if visible:
-        parts.append(f"t:{text_id(quotation_note)}")
+        parts.append(str(PromptText("t", text_id(quotation_note))))
         digested.append(parts[-1])
         blocks.append(quotation_note)
     for document in visible:
-        parts.append(f"s:{document.reference}")
+        parts.append(str(ShownDocument(document.id, document.lines)))
         digested.append(f"{parts[-1]}:{document.part_id}")
         blocks.append((document.numbered, f"document {document.reference}"))
     private = sum(document.agents is not None for document in visible)
@@ -206,7 +207,7 @@ def render(
     opening_parts = len(parts) - private if private else len(parts) + following
     common = (len(blocks) - uncommon_documents, len(blocks) + following)[: 1 if private else 2]
     for text in prompt.preface:
-        parts.append(f"t:{text_id(text)}")
+        parts.append(str(PromptText("t", text_id(text))))
         digested.append(parts[-1])
         blocks.append(text)
     labels: dict[str, str] = {}
@@ -214,7 +215,7 @@ def render(
     shown: list[str] = []
     for quote in (*prompt.shared, *prompt.quotes):
         id, label, quoted_text = quote.id, quote.label, message(quote.id)
-        ref = f"q:{label}:{id}"
+        ref = str(QuotedMessage(label, id))
         shown.append(id)
         parts.append(ref)
         digested.append(f"{ref}:{quoted_text.text_id}")
@@ -225,7 +226,7 @@ def render(
             kinds.append((label, quoted_text.kind))
     request_texts = (prompt.request, correction) if correction else (prompt.request,)
     for text in request_texts:
-        ref = f"t:{text_id(text)}"
+        ref = str(PromptText("t", text_id(text)))
         parts.append(ref)
         digested.append(ref)
         blocks.append(text)

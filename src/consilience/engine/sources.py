@@ -16,6 +16,7 @@ from unicodedata import normalize
 from consilience.domain.errors import ProtocolViolation
 from consilience.domain.events import SourceRef, text_id
 from consilience.domain.messages import PLACE_LINE, Quotation, Source, numbered_lines
+from consilience.domain.prompt_parts import ShownDocument
 
 PLAIN_MARKS = str.maketrans(dict.fromkeys("“”„‟«»″", '"') | dict.fromkeys("‘’‚‛′", "'") | dict.fromkeys("‐‑‒–—―−", "-"))
 """Maps typographic quotation marks, dashes and minus signs to plain ones."""
@@ -68,7 +69,7 @@ class Document:
     @property
     def reference(self) -> str:
         """Its name in prompts: `S4`, or `S4:120-380` for a part."""
-        return f"{self.id}:{self.lines[0]}-{self.lines[1]}" if self.lines else self.id
+        return ShownDocument(self.id, self.lines).reference
 
     @property
     def line_count(self) -> int:

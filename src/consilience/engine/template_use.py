@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from consilience.domain.events import Ended, text_id
+from consilience.domain.prompt_parts import PromptText, read_part
 from consilience.engine.activity import phase_name
 from consilience.engine.prompt import Prompt
 from consilience.engine.templates import INSTRUCTIONS
@@ -32,14 +33,16 @@ class TemplateUse:
             self._rendered.add(name)
             self._names_by_text[text].add(name)
 
-    def note_call(self, key: str, prompt: Prompt, recorded: Collection[str] | None = None) -> None:
+    def note_call(self, key: str, prompt: Prompt, recorded: Iterable[str] | None = None) -> None:
         """Note a call with its prompt. `recorded`: the parts of the prompt that an inherited call was asked with."""
         if not self.calls:
             return
+        texts = (
+            None if recorded is None else {part.id for part in map(read_part, recorded) if isinstance(part, PromptText)}
+        )
         for text in (self.instructions, *prompt.preface, prompt.request):
             for name in self._names_by_text.get(text, ()):
-                id = text_id(text)
-                self.calls[name][key] = recorded is None or f"t:{id}" in recorded or f"i:{id}" in recorded
+                self.calls[name][key] = texts is None or text_id(text) in texts
 
     @property
     def unused(self) -> list[str]:

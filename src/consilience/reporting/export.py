@@ -25,6 +25,7 @@ from consilience.domain.events import (
     StepCompleted,
     TextsEmbedded,
 )
+from consilience.domain.prompt_parts import PromptText, read_part
 from consilience.domain.report import Report
 from consilience.reporting.files import claim_directory, write_files
 from consilience.reporting.markdown import blocks_markdown, markdown
@@ -95,7 +96,7 @@ def event_rows(record: SessionRecord) -> Iterator[dict[str, object]]:
         if isinstance(event, CallEvent | CallAwaited):
             parts = list(record.prompt(event.prompt)) if event.prompt else []
             row["parts"] = parts
-            ids += [part[2:] for part in parts if part.startswith("t:")]
+            ids += [part.id for part in map(read_part, parts) if isinstance(part, PromptText) and part.kind == "t"]
         row["bodies"] = {id: record.text(id) for id in dict.fromkeys(ids)}
         yield row
 

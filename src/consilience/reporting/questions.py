@@ -24,6 +24,7 @@ from consilience.domain.events import (
     SessionStarted,
 )
 from consilience.domain.messages import numbered_lines
+from consilience.domain.prompt_parts import PromptText, QuotedMessage, ShownDocument, read_part
 from consilience.domain.report import Report, find_report
 from consilience.reporting.formatting import printable, reply_text
 
@@ -304,17 +305,12 @@ def _for_person(parts: Sequence[str], event: CallAwaited, started: SessionStarte
 
 
 def _part(part: str, started: SessionStarted | None, text_ids: Mapping[str, str], text: Callable[[str], str]) -> str:
-    kind, _, reference = part.partition(":")
-    if kind == "q":
-        label, _, id = reference.partition(":")
-        return printable(quotation(label, reply_text(text(text_ids[id]))))
-    if kind == "s" and started is not None:
-        id, _, lines = reference.partition(":")
-        source = next(source for source in started.sources if source.id == id)
-        first, _, last = lines.partition("-")
-        lines_text = numbered_lines(
-            text(source.text).splitlines(), source.name, (int(first), int(last)) if lines else None
-        )
-        return printable(quotation(f"document {reference}", lines_text))
-    words = text(reference)
-    return quotations_as_text(f"# Task\n{words}" if kind == "k" else words)
+    match read_part(part):
+        case QuotedMessage(label, message):
+            return printable(quotation(label, reply_text(text(text_ids[message]))))
+        case ShownDocument(id, lines) as document:
+            source = next(source for source in started.sources if source.id == id) if started else None
+            shown = numbered_lines(text(source.text).splitlines(), source.name, lines) if source else ""
+            return printable(quotation(f"document {document.reference}", shown))
+        case PromptText(kind, id):
+            return quotations_as_text(f"# Task\n{text(id)}" if kind == "k" else text(id))

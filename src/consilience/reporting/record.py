@@ -25,6 +25,7 @@ from consilience.domain.events import (
 )
 from consilience.domain.messages import Lines, ReadDocument
 from consilience.domain.presenting import try_present, try_progress
+from consilience.domain.prompt_parts import QuotedMessage, ShownDocument, read_part
 from consilience.domain.report import Report, UnfinishedSession, find_report, labels_of
 from consilience.domain.sections import Bullets, Item, Presentation, Section, stored_presentation
 from consilience.domain.topology import Topology
@@ -110,15 +111,6 @@ class RecordStore(Protocol):
 
 
 @dataclass(frozen=True)
-class QuotedMessage:
-    """A message that a prompt quotes."""
-
-    label: str
-    message: str
-    """Its id."""
-
-
-@dataclass(frozen=True)
 class Reading:
     """What one call was shown: messages, its own included, and documents."""
 
@@ -126,13 +118,12 @@ class Reading:
     reader: str
     phase: str
     quoted: tuple[QuotedMessage, ...] = ()
-    references: tuple[str, ...] = ()
-    """To documents, or lines of them: `S3`, `S4:120-380`."""
+    shown: tuple[ShownDocument, ...] = ()
 
     @property
     def documents(self) -> tuple[str, ...]:
         """Ids of the documents, each once."""
-        return tuple(dict.fromkeys(reference.partition(":")[0] for reference in self.references))
+        return tuple(dict.fromkeys(document.id for document in self.shown))
 
 
 @dataclass(frozen=True)
@@ -253,16 +244,10 @@ class SessionRecord:
         return {c.key: self._reading(c) for c in self.calls if not isinstance(c, CallFailed) and c.prompt}
 
     def _reading(self, call: Ended) -> Reading:
-        quoted: list[QuotedMessage] = []
-        references: list[str] = []
-        for part in self.prompt(call.prompt):
-            kind, _, reference = part.partition(":")
-            if kind == "q":
-                label, _, message = reference.partition(":")
-                quoted.append(QuotedMessage(label, message))
-            elif kind == "s":
-                references.append(reference)
-        return Reading(call.key, call.agent, phase_of(call), tuple(quoted), tuple(references))
+        parts = [read_part(line) for line in self.prompt(call.prompt)]
+        quoted = tuple(part for part in parts if isinstance(part, QuotedMessage))
+        shown = tuple(part for part in parts if isinstance(part, ShownDocument))
+        return Reading(call.key, call.agent, phase_of(call), quoted, shown)
 
     @cached_property
     def documents(self) -> tuple[ReadDocument, ...]:
@@ -274,10 +259,8 @@ class SessionRecord:
             return ()
         shown = defaultdict[str, dict[str, list[Lines | None]]](dict)
         for reading in self.readings.values():
-            for reference in reading.references:
-                id, _, lines = reference.partition(":")
-                first, _, last = lines.partition("-")
-                shown[id].setdefault(reading.reader, []).append((int(first), int(last)) if lines else None)
+            for document in reading.shown:
+                shown[document.id].setdefault(reading.reader, []).append(document.lines)
         return tuple(self._document(source).read_by(shown[source.id]) for source in started.sources)
 
     def _document(self, source: SourceRef) -> ReadDocument:
