@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import secrets
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
 from dataclasses import replace as copy_with  # `fork` has a parameter `replace`
@@ -24,6 +23,7 @@ from consilience.domain.messages import Source
 from consilience.domain.outcome import Limits
 from consilience.domain.panels import Panel, load_panel
 from consilience.domain.report import Report
+from consilience.domain.session_ids import new_session_id
 from consilience.domain.usage import UsageTotals
 from consilience.engine import fork as forks
 from consilience.engine import runner, validation
@@ -125,7 +125,7 @@ class Deliberation(Generic[R]):
 
     def stream(self, task: str, *, session: str | None = None) -> Live[R]:
         """Return a new session with its events: `async for event in (live := deliberation.stream(task))`, then `live.report()`."""
-        id = session or f"r{secrets.token_hex(4)}"
+        id = session or new_session_id()
 
         def begin(observe: Callable[[Event], None]) -> Coroutine[Any, Any, R]:
             options = self._options.observed_by(observe)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, fields, replace
@@ -39,6 +38,7 @@ from consilience.domain.messages import Source
 from consilience.domain.outcome import Estimate, Limits, SpendingLimits
 from consilience.domain.paths import expanded, journal_path
 from consilience.domain.report import Report
+from consilience.domain.session_ids import is_session_word
 from consilience.engine.protocol import Protocol
 from consilience.engine.seats import choose_detail
 from consilience.journal.open_store import open_store
@@ -148,7 +148,7 @@ def ask(request: AskRequest) -> int:
 def read_work(request: AskRequest) -> AskedWork:
     """Return what the words of a command line ask for. Raises `SourceError`, `SettingsError`, `UnknownName`."""
     words, parent, sources = list(request.words), "", []
-    if re.fullmatch(r"r[0-9a-f]{6,}|last", words[0]):
+    if is_session_word(words[0]):
         if len(words) == 1:
             raise SettingsError(
                 "there is no question after the session", where=words[0], do=f'Give one: ask {words[0]} "And …?"'

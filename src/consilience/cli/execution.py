@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import secrets
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -34,6 +33,7 @@ from consilience.domain.errors import SessionWaiting, SettingsError
 from consilience.domain.events import AnyEvent
 from consilience.domain.report import Report
 from consilience.domain.sections import Presentation
+from consilience.domain.session_ids import new_session_id
 from consilience.engine.ports import AgentPort, AnswerDeferred, Person
 from consilience.engine.runner import Options
 from consilience.journal.store import Store
@@ -223,7 +223,7 @@ def new_id(store: Store) -> str:
     """Return an unused session id."""
     used_ids = set(store.sessions())
     for _ in range(100):
-        id = f"r{secrets.token_hex(3)}"
+        id = new_session_id(6)
         if id not in used_ids:
             return id
     raise SettingsError("no free session id was found", do="Remove old sessions.")

@@ -131,6 +131,8 @@ class Commands(TyperGroup):
 
     def _advice(self, ctx: Context, args: list[str]) -> str:
         """Return the command to try in place of an unknown one; empty if only its spelling may be wrong."""
+        from consilience.domain.session_ids import is_session_word
+
         word, *rest = args
         named = next((name for name in rest if self.get_command(ctx, name) is not None), "")
         if word in ("list", "ls"):
@@ -139,7 +141,7 @@ class Commands(TyperGroup):
             return f"Try: consilience {f'{named} ' if named else ''}--help"
         if word == "version":
             return "Try: consilience --version"
-        if re.fullmatch(r"r[0-9a-f]{6,}|last", word):
+        if is_session_word(word):
             words = [shlex.quote(other) for other in rest if other != named and not other.startswith("-")]
             follow_up = " ".join(words) or '"And …?"'
             return f"To show a session: consilience show {word}. To follow it up: consilience ask {word} {follow_up}"

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import gc
-import secrets
-import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import Self
 
 from pydantic_core import PydanticSerializationError
 
@@ -27,6 +23,8 @@ from consilience.domain.events import (
 )
 from consilience.domain.outcome import DEFAULT_THINKING, FailureKind
 from consilience.domain.report import Report
+from consilience.domain.session_ids import new_session_id
+from consilience.engine.collector import CollectorPause
 from consilience.engine.execution import Options, Setup, build_state, execute, fault_hook, leased
 from consilience.engine.mail import apply_cancel, take
 from consilience.engine.ports import AgentPort
@@ -65,46 +63,6 @@ from consilience.engine.state import State
 from consilience.engine.templates import recorded_templates
 from consilience.journal.store import Journal, Store
 from consilience.models.registry import canonical_name
-
-_lock = threading.Lock()
-_pauses = 0
-_was_enabled = False
-
-
-class CollectorPause:
-    """Pauses the cyclic garbage collector of the process until `release`.
-
-    A resume keeps nearly all objects that it makes: events, messages, replies. Collections would traverse them again and again
-    without finding garbage, for a fifth of the CPU. Pauses may overlap; the last release ends them. A collector that was disabled
-    before stays disabled.
-    """
-
-    def __init__(self) -> None:
-        global _pauses, _was_enabled
-        self._held = True
-        with _lock:
-            if not _pauses:
-                _was_enabled = gc.isenabled()
-                gc.disable()
-            _pauses += 1
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
-
-    def release(self) -> None:
-        """End this pause. Harmless the second time."""
-        global _pauses
-        with _lock:
-            if not self._held:
-                return
-            self._held = False
-            _pauses -= 1
-            if not _pauses and _was_enabled:
-                gc.enable()
-
 
 MAX_TASK_CHARS = 1_000_000
 """Max characters of a task. Longer texts belong into documents."""
@@ -166,7 +124,7 @@ async def _recorded(
                 "a setting, a persona or the name of a model contains a lone surrogate, which is not valid Unicode",
                 do="Write it in UTF-8.",
             ) from None
-        journal = store.create(session or f"r{secrets.token_hex(4)}", deferred=True, name=setup.options.name)
+        journal = store.create(session or new_session_id(), deferred=True, name=setup.options.name)
         async with leased(journal):
             events = list(inherited.events) if inherited is not None else []
             recorder = Recorder(journal, events, replay=False, observer=setup.options.observer)
@@ -373,12 +331,6 @@ def resumed_state(setup: Setup, started: SessionStarted, recorder: Recorder) -> 
 async def _note_lost(journal: Journal, recorder: Recorder, state: State) -> None:
     flights = journal.store.flights(journal.session)
     recorder.arrivals = {arrival.key: arrival for arrival in journal.store.arrivals(journal.session)}
-def check_quorum(quorum: float, where: str = "") -> None:
-    """Raise `SettingsError` for a quorum that is no share of the agents."""
-    if not 0 <= quorum <= 1:
-        raise SettingsError(f"a quorum of {quorum} is not a share", where=where, do="Give a number from 0 to 1.")
-
-
     waiting = (
         recorder.answers.keys()
         | recorder.arrivals.keys()
@@ -419,6 +371,12 @@ def check_task(task: str, where: str = "") -> None:
             where=where,
             do="Give long material as documents (--source FILE, in Python sources=[…]) and ask about them.",
         )
+
+
+def check_quorum(quorum: float, where: str = "") -> None:
+    """Raise `SettingsError` for a quorum that is no share of the agents."""
+    if not 0 <= quorum <= 1:
+        raise SettingsError(f"a quorum of {quorum} is not a share", where=where, do="Give a number from 0 to 1.")
 
 
 def _check_name(protocol: Protocol) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import secrets
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from consilience.domain.errors import SessionWaiting, SettingsError
 from consilience.domain.events import CallStarted, Event
 from consilience.domain.messages import Source
 from consilience.domain.report import Report
+from consilience.domain.session_ids import new_session_id
 from consilience.engine.protocol import Protocol
 from consilience.engine.runner import Models, Options
 from consilience.integrations import DeliberationSettings, need
@@ -117,7 +117,7 @@ def session_of(protocol: Protocol, seed: int, task: str, config: RunnableConfig)
     """
     place = _place(config)
     if not place:
-        return f"r{secrets.token_hex(4)}"
+        return new_session_id()
     thread = str(config.get("configurable", {}).get("thread_id", ""))
     parts = [thread, place, task, protocol.name, protocol.model_dump(mode="json"), seed]
     return f"g{hashlib.sha256(json.dumps(parts, sort_keys=True, ensure_ascii=False).encode()).hexdigest()[:16]}"
