@@ -153,7 +153,7 @@ def test_stop_test_of_the_page_is_shown_with_its_score_and_threshold(home: Path)
             return face.Estimate(min=4, max=8)
 
         async def run(self, session: face.Session) -> face.Report:
-            return await session.close(face.Report, None, first=[], stop=await rounds(session, 2))
+            return await session.close(face.Report, None, first=[], stop_reason=await rounds(session, 2))
 
     model = ScriptedModel(lambda request: request.agent if "round-1" in request.key else "7")
     with closing(SqliteStore(home / "journal.db")) as store:

@@ -373,27 +373,28 @@ class Session(Messages):
     async def close(
         self,
         cls: type[R],
-        answer: Reply[Any] | Failure | None,
+        closing: Reply[Any] | Failure | None,
         /,
         *,
         first: Sequence[Reply[Any] | Failure],
-        stop: StopReason = StopReason.SETTLED,
+        stop_reason: StopReason = StopReason.SETTLED,
         enough: bool | None = None,
         **fields: Any,
     ) -> R:
-        """Make the report from the call that gave the answer. `fields` are those of `report`, and come before what is set here.
+        """Make the report from `closing`, the result of the call that gave the answer. `fields` are those of `report`, and come
+        before what is set here.
 
         The run stopped because of a limit that refused a call, else because there is no answer or no quorum of `first`, which
-        `enough` may say instead, else because of `stop`. `stop=StopReason.FAILED` stands in any case, as does any other if nobody
+        `enough` may say instead, else because of `stop_reason`. `StopReason.FAILED` stands in any case, as does any other if nobody
         was asked.
         """
         await self._drain()
         if enough is None:
-            enough = not first or (isinstance(answer, Reply) and self.has_quorum(first))
-        if stop is not StopReason.FAILED:
-            stop = self.limit_hit or (stop if enough else StopReason.FAILED)
-        fields = {**answer_fields(answer, self.limit_hit), **fields}
-        return await self.report(cls, first=first, stop_reason=stop, **fields)
+            enough = not first or (isinstance(closing, Reply) and self.has_quorum(first))
+        if stop_reason is not StopReason.FAILED:
+            stop_reason = self.limit_hit or (stop_reason if enough else StopReason.FAILED)
+        fields = {**answer_fields(closing, self.limit_hit), **fields}
+        return await self.report(cls, first=first, stop_reason=stop_reason, **fields)
 
     async def report(
         self,

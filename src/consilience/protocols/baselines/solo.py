@@ -270,7 +270,7 @@ class Solo(BaselineProtocol):
             SoloReport,
             reply,
             first=[first],
-            stop=StopReason.EXHAUSTED_STEPS if run.out_of_steps else StopReason.SETTLED,
+            stop_reason=StopReason.EXHAUSTED_STEPS if run.out_of_steps else StopReason.SETTLED,
             confidence=_confidence(value),
             steps=1 + len(run.reviews),
             position=position,

@@ -117,7 +117,7 @@ class Vote(BaselineProtocol):
             VoteReport,
             answers[elected.agent] if elected else None,
             first=replies,
-            stop=StopReason.INCONCLUSIVE if self.answer_pattern and not tally else StopReason.SETTLED,
+            stop_reason=StopReason.INCONCLUSIVE if self.answer_pattern and not tally else StopReason.SETTLED,
             unmet=unmet,
             steps=1,
             confidence=agreement,

@@ -199,7 +199,7 @@ async def conclude(
         BroadcastReport,
         run.closing,
         first=run.opening(session.topology.leaves),
-        stop=stop,
+        stop_reason=stop,
         unmet=(*_unmet(settings, run), *positions.unmet),
         check=run.check,
         confidence=confidence,

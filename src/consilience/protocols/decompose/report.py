@@ -153,7 +153,7 @@ async def conclude(
         DecomposeReport,
         run.closing,
         first=opening(session, works),
-        stop=stop,
+        stop_reason=stop,
         steps=1 if works else 0,
         metrics=_metrics(session, run, works),
         parts=tuple(_parts(works)),

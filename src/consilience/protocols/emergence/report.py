@@ -347,7 +347,7 @@ async def conclude(
         EmergenceReport,
         run.closing,
         first=_first_results(session, run),
-        stop=stop,
+        stop_reason=stop,
         unmet=reasons,
         check=run.checks[-1] if run.checks else None,
         confidence=positions.confidence,

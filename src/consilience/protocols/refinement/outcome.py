@@ -69,7 +69,7 @@ async def conclude(run: RefinementRun, stop: StopReason) -> RefinementReport:
         RefinementReport,
         outcome.whole,
         first=run.passes[1].opening(run.settings.first_speakers) if len(run.passes) > 1 else (),
-        stop=stop,
+        stop_reason=stop,
         enough=True,
         unmet=outcome.unmet(),
         answer_cut=chosen is not None and chosen.is_cut,

@@ -51,7 +51,7 @@ async def conclude(run: ReviewRun, stop: StopReason) -> ReviewReport:
         ReviewReport,
         run.closing,
         first=_first_results(run),
-        stop=stop,
+        stop_reason=stop,
         enough=True,
         unmet=(*missing.values(), *_unread(parts)),
         check=run.check,
