@@ -76,8 +76,8 @@ class Plan:
         return {
             "models": list(self.models),
             "estimate": self.estimate.model_dump(mode="json"),
-            "most_tokens": self.max_tokens,
-            "most_money": None if self.programs else self.max_cost,
+            "max_tokens": self.max_tokens,
+            "max_cost": None if self.programs else self.max_cost,
             "paid": list(self.paid),
             "programs": self.programs,
             "withheld_keys": key_notes(self.models, self.known),

@@ -182,7 +182,7 @@ def test_program_as_fallback_needs_consent(
     planned = cli(*run, "--dry-run", env=env).stdout
     assert "exec:touch started may spend money of its own" in " ".join(planned.split())
     output = json.loads(cli(*run, "--dry-run", "--json", env=env).stdout)
-    assert (output["programs"], output["most_money"]) == (["exec:touch started"], None)
+    assert (output["programs"], output["max_cost"]) == (["exec:touch started"], None)
 
 
 def test_program_as_fallback_runs_with_consent(cli: Cli, town: Town) -> None:
@@ -227,7 +227,7 @@ def test_resume_with_a_program_as_fallback_needs_consent(cli: Cli, town: Town) -
 
 def test_max_cost_of_a_chain_is_that_of_its_most_expensive_link(cli: Cli, town: Town) -> None:
     def max_cost(model: str) -> float:
-        return float(json.loads(cli("solo", TASK, "--model", model, "--dry-run", "--json").stdout)["most_money"])
+        return float(json.loads(cli("solo", TASK, "--model", model, "--dry-run", "--json").stdout)["max_cost"])
 
     cheap, dear = max_cost("openai:gpt-4o-mini"), max_cost("openai:gpt-4o")
     assert 0 < cheap < dear

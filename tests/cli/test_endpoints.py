@@ -108,7 +108,7 @@ def test_a_loopback_endpoint_is_not_assumed_to_be_free(env: dict[str, str], here
         assert bounded.returncode == 2, "no limit on money bounds what has no known price"
         assert f"--max-cost does not bound the cost of {name}" in bounded.stderr
         plan = json.loads(command(*run, "--dry-run", "--json", env=env, cwd=here).stdout)
-        assert (plan["most_money"], plan["paid"]) == (None, [name])
+        assert (plan["max_cost"], plan["paid"]) == (None, [name])
         assert server.asked == []
         agreed = command(*run, "--yes", env=env, cwd=here)
         assert "price not known" in agreed.stdout

@@ -309,10 +309,10 @@ PRICED = ("review", "--model", "openai:gpt-5-mini", "--dry-run")
 def test_plan_counts_the_prompts_that_the_documents_make(cli: Cli) -> None:
     plan = json.loads(cli(*PRICED, "--max-iterations", "1", "--json").stdout)
     assert plan["estimate"]["max"] == 5
-    assert 2 * 5 * 8_192 < plan["most_tokens"] < 120_000
-    assert plan["most_money"] < 0.15
+    assert 2 * 5 * 8_192 < plan["max_tokens"] < 120_000
+    assert plan["max_cost"] < 0.15
     fewer = json.loads(cli(*PRICED, "--max-iterations", "1", "--max-calls", "2", "--json").stdout)
-    assert fewer["most_tokens"] < plan["most_tokens"]
+    assert fewer["max_tokens"] < plan["max_tokens"]
 
 
 @pytest.mark.usefixtures("long_file")
@@ -330,7 +330,7 @@ def test_prompts_and_replies_of_a_run_are_within_its_plan(cli: Cli, town: Town) 
     assert cli(*options).exit_code == 0
     sizes = {request.key: len(request.text.encode()) / 3.5 + request.max_tokens for request in town.requests}
     assert len(sizes) == 4
-    assert sum(sizes.values()) <= plan["most_tokens"]
+    assert sum(sizes.values()) <= plan["max_tokens"]
 
 
 @pytest.mark.usefixtures("long_file")

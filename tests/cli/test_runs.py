@@ -315,9 +315,9 @@ def test_dry_run_prints_json(cli: Cli) -> None:
     plan = json.loads(result.stdout)
     assert plan["estimate"] == {"min": 15, "max": 39}
     assert plan["paid"] == ["anthropic:claude-sonnet-4-5"]
-    assert 0 < plan["most_money"] < 1
+    assert 0 < plan["max_cost"] < 1
     dear = json.loads(cli("emergence", TASK, "--dry-run", "--json", "--model", "anthropic:claude-sonnet-4-5").stdout)
-    assert dear["most_money"] == pytest.approx(plan["most_money"] * 39 / 2)
+    assert dear["max_cost"] == pytest.approx(plan["max_cost"] * 39 / 2)
 
 
 def test_unknown_price_is_reported_as_unknown(cli: Cli) -> None:
@@ -348,7 +348,7 @@ def test_plan_includes_the_cost_of_an_encoder(cli: Cli) -> None:
     encoder = ("--similarity", "embedding", "--encoder", "openai:text-embedding-3-small")
     plan = json.loads(cli("emergence", TASK, "--dry-run", "--json", "--model", MODEL, *encoder).stdout)
     assert plan["paid"] == ["openai:text-embedding-3-small"]
-    assert 0 < plan["most_money"] < 0.01
+    assert 0 < plan["max_cost"] < 0.01
 
 
 @pytest.mark.parametrize("name", ["foo", "openai:", ":foo"])

@@ -401,7 +401,7 @@ class ComparePlan(Plan):
                     "runs": r.runs,
                     "calls": r.calls.model_dump(),
                     "usual_tokens": r.usual,
-                    "most_tokens": r.tokens,
+                    "max_tokens": r.tokens,
                     "needs": r.needs,
                     "allowed": r.allowed,
                 }
