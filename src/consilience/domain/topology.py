@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from pydantic import model_validator
@@ -113,18 +114,18 @@ def hierarchy(spec: Mapping[str, Sequence[str]]) -> Topology:
     for parent, children in spec.items():
         for child in children:
             parents[child].append(parent)
-    ordered: dict[str, None] = {}
-    waiting = list(names)
-    while waiting:
-        ready = [name for name in waiting if all(parent in ordered for parent in parents[name])]
-        if not ready:
-            raise SettingsError(
-                "the hierarchy has a cycle",
-                where=", ".join(waiting),
-                do="Remove the edge that leads back to an ancestor.",
-            )
-        ordered.update(dict.fromkeys(ready))
-        waiting = [name for name in waiting if name not in ordered]
+    place = {name: n for n, name in enumerate(names)}
+    sorter = TopologicalSorter(parents)
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        cycle = " → ".join(reversed(error.args[1]))
+        do = "Remove the edge that leads back to an ancestor."
+        raise SettingsError("the hierarchy has a cycle", where=cycle, do=do) from None
+    ordered: list[str] = []
+    while level := sorted(sorter.get_ready(), key=place.__getitem__):
+        ordered += level
+        sorter.done(*level)
     return Topology(
         kind="hierarchy",
         agents=tuple(ordered),
