@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
-from typing import Any
-
-from pydantic import model_validator
 
 from consilience.domain.errors import SettingsError
 from consilience.domain.validation import Frozen
@@ -25,19 +22,6 @@ class Topology(Frozen):
     """By agent id."""
     circles: tuple[tuple[str, ...], ...] = ()
     """Groups of agents that are all peers of each other; an agent is in at most one."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _circles_from_peers(cls, data: Any) -> Any:
-        """Convert the peers by agent of the oldest journals."""
-        if isinstance(data, dict) and "peers" in data:
-            place = {agent: n for n, agent in enumerate(data["agents"])}
-            groups = {
-                tuple(sorted([id, *peers], key=place.__getitem__)) for id, peers in data["peers"].items() if peers
-            }
-            circles = tuple(sorted(groups, key=lambda circle: place[circle[0]]))
-            return {**{name: value for name, value in data.items() if name != "peers"}, "circles": circles}
-        return data
 
     @cached_property
     def _circle_of(self) -> Mapping[str, tuple[str, ...]]:

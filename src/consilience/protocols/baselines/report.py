@@ -30,9 +30,6 @@ class SelfReportedAnalysis(Frozen):
 
     options: tuple[str, ...] = ()
     cruxes: tuple[str, ...] = ()
-    would_change: tuple[str, ...] = ()
-    """Only in sessions of version 4 and earlier; now a field of the header, like `against`."""
-    against: str = ""
 
 
 IssueFate = Literal["yielded", "refuted", "unanswered"]
@@ -137,14 +134,8 @@ def _summary(review: SelfReview) -> str:
 
 
 def _analysis(weighed: SelfReportedAnalysis) -> Section:
-    asked = (
-        ("Options:", weighed.options),
-        ("What decides between them:", weighed.cruxes),
-        ("Would change its answer:", weighed.would_change),
-        ("Against its answer:", (weighed.against,) if weighed.against else ()),
-    )
     blocks: list[Block] = []
-    for title, texts in asked:
+    for title, texts in (("Options:", weighed.options), ("What decides between them:", weighed.cruxes)):
         if texts:
             blocks += (Paragraph(lead=title, text=""), *bullets(Item(text=text) for text in texts))
     return Section(name="analysis", part="basis", heading="The model's own analysis", blocks=tuple(blocks))
