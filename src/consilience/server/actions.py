@@ -207,7 +207,7 @@ async def _acted_page(
     request: Request, sessions: Sessions, caller: Caller, session: str, problem: str, comment: str = ""
 ) -> Response:
     """Return all forms of a session again, with what was typed."""
-    record = await sessions.record(caller, session)
+    record = await sessions.read(caller, lambda records: read_record(records, session))
     questions = await sessions.questions(caller, session)
     return app_page(
         request,

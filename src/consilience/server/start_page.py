@@ -23,8 +23,9 @@ from consilience.protocols.baselines import Solo
 from consilience.reporting.record import read_record
 from consilience.server.bodies import NewSession
 from consilience.server.callers import Caller
-from consilience.server.catalog_routes import protocol_views
+from consilience.server.catalog_routes import READING_SECONDS, protocol_views
 from consilience.server.checks import allowed_models
+from consilience.server.choices import choose_for
 from consilience.server.dependencies import Service, Who
 from consilience.server.pages import PageRoute, PostedForm, app_page, go_to, read_form
 from consilience.server.replies import ProtocolView
@@ -132,7 +133,8 @@ async def _chosen(
     body = draft.choices(caller, sessions.settings, sources, "")
     digest = hashlib.sha256(body.model_dump_json().encode()).hexdigest()
     session, _, read = draft.form.get("reading").partition(":")
-    chosen = await sessions.choose(caller, body.model_copy(update={"reading": session if read == digest else ""}))
+    asked = body.model_copy(update={"reading": session if read == digest else ""})
+    chosen = await choose_for(sessions, caller, asked, seconds=READING_SECONDS)
     if chosen.choice is None:
         raise ReadingGoesOn(f"{chosen.session}:{digest}")
     return chosen.choice, f"{chosen.session}:{digest}" if chosen.session else ""
