@@ -311,7 +311,7 @@ def turn_of(
         position, signature = earlier
         parent, before = signature.root or signature.session, before[position + 1 :]
     instructions = _instructions(entries)
-    ignored = ("tools",) if tools else ()
+    ignored: tuple[str, ...] = ("tools",) if tools else ()
     if tools and len(instructions) > MAX_INSTRUCTIONS_CHARS:
         instructions, ignored = "", ("tools", "instructions")
     texts = {INSTRUCTIONS: instructions, SO_FAR: _spoken(before)}
