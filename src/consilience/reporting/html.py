@@ -35,7 +35,7 @@ HEADING_TASK_CHARS = 600
 
 
 @dataclass(frozen=True)
-class ShownDocument:
+class DocumentLines:
     """Lines of a source document on a page."""
 
     heading: str
@@ -203,9 +203,9 @@ def _settings(started: SessionStarted) -> Iterable[str]:
     yield from (f"limit on {name}: {value}" for name, value in started.limits if value not in (None, {}))
 
 
-def _documents(record: SessionRecord, places: Mapping[str, PagePlace]) -> Iterable[ShownDocument]:
+def _documents(record: SessionRecord, places: Mapping[str, PagePlace]) -> Iterable[DocumentLines]:
     """Yield the documents, with their lines if they are on this page."""
     for source in record.state.started.sources if record.state.started else ():
         place = places[source.id]
         lines = () if place.page else record.text(source.text).splitlines()
-        yield ShownDocument(f"{source.id} {source.name}".rstrip(), place, lines=lines)
+        yield DocumentLines(f"{source.id} {source.name}".rstrip(), place, lines=lines)

@@ -20,7 +20,7 @@ from consilience.domain.events import AnyEvent, CallCompleted, Ended
 from consilience.engine.sent_prompts import SentPrompt
 from consilience.journal.store import Records
 from consilience.reporting.formatting import describe_output_tokens, duration, money, one_line, strip_invalid_xml
-from consilience.reporting.html import ShownDocument, page_parts
+from consilience.reporting.html import DocumentLines, page_parts
 from consilience.reporting.page_parts import environment
 from consilience.reporting.record import SessionRecord, read_record
 from consilience.reporting.session_state import call_seconds
@@ -304,7 +304,7 @@ async def show_document(
     ]
     base = page_address(session)
     address = f"{base}/documents/{number}"
-    document = ShownDocument(name, PagePlace(f"document-{number}", name, address), first, shown)
+    document = DocumentLines(name, PagePlace(f"document-{number}", name, address), first, shown)
     return app_page(
         request,
         "document_lines",
