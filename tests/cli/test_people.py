@@ -428,9 +428,9 @@ def answer_of(page: str, person: str) -> dict[str, str]:
     """What the page's form would give: its first options, and words in every text field that is not a list."""
     answer = {}
     for name, explanation, control in re.findall(
-        r"<label>(\S+)\n<small>(.*?)</small>\n(.*?)\n</label>", page, re.DOTALL
+        r'<label for="[^"]*">(\S+)\n<small>(.*?)</small></label>\n(.*?)(?=<label|<button)', page, re.DOTALL
     ):
-        option = re.search(r"<option>(.*?)</option>", control)
+        option = re.search(r"<option>(.+?)</option>", control)
         answer[name] = (
             option[1] if option else "" if "List" in explanation or "empty" in explanation else f"{person} says no."
         )
