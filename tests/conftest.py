@@ -129,8 +129,9 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture
-def golden(request: pytest.FixtureRequest) -> Golden:
-    """`golden(text)`: the text is that of the test's golden file, as `kit.golden` says."""
+def golden(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Golden:
+    """`golden(text)`: the text is that of the test's golden file, as `kit.golden` says, whatever the width of the terminal."""
+    monkeypatch.delenv("COLUMNS", raising=False)  # workers of a parallel run have it
     return Golden(request.path, request.node.name, bool(request.config.getoption("golden")))
 
 

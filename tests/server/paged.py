@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from server.gated import MODEL, Served, served
 
 from consilience.engine import seats
 from consilience.server.access_settings import AccessSettings
 from consilience.testing.any_model import AnyModel
+from server.inprocess import MODEL, Served, served
 
 HOSTILE = "</textarea></select></script><script>alert(1)</script><img src=x onerror=alert(1)>\"'&amp;{{ 7*7 }}"
 """A text that is to be shown as it is, wherever it stands."""
@@ -25,7 +25,7 @@ def paged(directory: Path, access: AccessSettings | None = None, *, model: Any =
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OPENAI_API_KEY", "none-needed")
         patch.setattr(seats, "resolve", lambda name, **more: answering if name == MODEL else resolve(name, **more))
-        with served(directory, access) as server:
+        with served(directory, access=access) as server:
             yield server
 
 

@@ -367,7 +367,7 @@ def test_forged_forwarded_proto_counts_for_nothing(public: Public) -> None:
 def test_proxies_may_be_a_network(tmp_path: Path) -> None:
     access, tokens = behind_proxy(tmp_path, "anna")
     access = AccessSettings.model_validate({**access.model_dump(), "trusted_proxies": ("172.17.0.0/16", "fd00::/64")})
-    with served(tmp_path, access) as server:
+    with served(tmp_path, access=access) as server:
         for peer, status in (("172.17.3.4", 404), ("fd00::7", 404), ("172.18.0.1", 401), ("fd00:1::7", 401)):
             client = server.client(peer=peer, X_Forwarded_Proto="https", Cookie=f"consilience={tokens['anna']}")
             plain = client.get("http://talks.example:443/api/sessions/a", headers={"Host": "talks.example"})

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from server.gated import MODEL, PROXY, PUBLIC, Served, behind_proxy
 
 from consilience.domain.events import CallCompleted, CallFailed, CancelRequested, CommentPosted, SessionFinished
 from consilience.models.scripted import ScriptedModel
 from consilience.server.callers import LOCAL
 from kit.debating import Debaters
 from server.browsing import Browser, Page
+from server.inprocess import MODEL, PROXY, PUBLIC, Served, behind_proxy
 from server.paged import HOSTILE, finished, paged
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -13,7 +13,6 @@ from xml.etree.ElementTree import Element
 
 import html5lib
 import pytest
-from server.faces import MODEL, Face, facing
 
 from consilience.domain.agents import Agent
 from consilience.domain.events import CallCompleted, SessionStarted, text_id
@@ -25,6 +24,7 @@ from consilience.server import live_session
 from consilience.server.callers import LOCAL
 from consilience.server.live_session import LiveSession
 from reporting.sessions import HOSTILE, saying
+from server.inprocess import MODEL, Face, facing
 
 EMERGENCE = {"protocol": "emergence", "settings": {"children": 2, "max_rounds": 2}}
 

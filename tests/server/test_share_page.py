@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from server.gated import MODEL, Served
 
 from consilience import Deliberation
 from consilience.domain.events import SessionFinished
@@ -15,6 +14,7 @@ from consilience.domain.report import Report
 from consilience.models.scripted import ScriptedModel
 from kit.debating import Debaters
 from server.browsing import Browser, Page
+from server.inprocess import MODEL, Served
 from server.paged import HOSTILE, finished, paged
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")

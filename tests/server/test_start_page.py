@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from server.gated import MODEL, Served
 
 from consilience.models.scripted import ScriptedModel
 from server.browsing import Browser, Page, WebForm
+from server.inprocess import MODEL, Served
 from server.paged import HOSTILE, finished, paged
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -9,6 +9,7 @@ from itertools import chain
 from consilience.domain.agents import Agent
 from consilience.domain.events import (
     AnswerReceived,
+    BlindnessLifted,
     CallAwaited,
     CallCompleted,
     CallEvent,
@@ -53,6 +54,8 @@ class SessionState:
     cancel: CancelRequested | None = None
     """The last cancel of the session."""
     comments: list[CommentPosted] = field(default_factory=list)
+    lifted: bool = False
+    """Whether somebody with a seat chose to see all of the session before its end."""
     finished: SessionFinished | None = None
     seconds: float = 0.0
     """Time during which a process held the session."""
@@ -159,6 +162,8 @@ class SessionState:
             self.cancel = event
         elif isinstance(event, CommentPosted):
             self.comments.append(event)
+        elif isinstance(event, BlindnessLifted):
+            self.lifted = True
         elif isinstance(event, SessionResumed):
             self.awaited = ()
         elif isinstance(event, SessionFinished):
