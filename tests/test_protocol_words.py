@@ -42,7 +42,6 @@ ALLOWED: dict[str, str] = {
     "rounds": "what steps are called where no protocol names them",
     "seats": "of a panel, which the engine fills",
     "similarity": "of texts, which the engine compares",
-    "timeout": "of a phase with a quorum",
 }
 """Ordinary words that some protocol uses as a name too, each with what it means in the engine or in `reporting`."""
 

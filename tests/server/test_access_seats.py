@@ -342,7 +342,9 @@ def test_share_link_shows_the_page_of_a_finished_session_and_nothing_else(server
     page = server.client().get(f"/share/{token}")
     assert page.status_code == 200
     assert TASK in page.text
-    assert page.headers["content-security-policy"].startswith("sandbox; default-src 'none'")
+    assert page.headers["content-security-policy"].startswith("default-src 'none'")
+    whole = server.client().get(f"/share/{token}/report")
+    assert whole.headers["content-security-policy"].startswith("sandbox; default-src 'none'")
     assert server.client().get(f"/seat/{token}").status_code == 404
     assert server.client().post(f"/share/{token}").status_code == 403  # from no page
     number = server.client().get(f"/api/sessions/{session}/links").json()[0]["link"]
