@@ -77,7 +77,7 @@ def test_due_reads_no_report(cli: Cli, session: str, monkeypatch: pytest.MonkeyP
     assert readings == [finished.forecasts]
 
 
-def test_due_finds_the_first_of_each_family_without_reading_all_parents(cli: Cli, session: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_due_follows_families_as_it_reads(cli: Cli, session: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert cli("tell", session, "The works are delayed.").exit_code == 0
     readings: list[int] = []
     parents = SqliteStore.parents
