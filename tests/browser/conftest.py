@@ -13,10 +13,12 @@ from typing import Any
 
 import pytest
 
-from cli.loopback import PATIENCE, Provider, provider
+from cli.loopback import Provider, provider
 from server.served import Served, serving, typed
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
+PATIENCE = 180
+"""Seconds. A browser, a server and a model share two cores with other tests."""
 
 
 @pytest.fixture(scope="session")
@@ -100,6 +102,7 @@ def reader(browser: Any) -> Iterator[Reader]:
 
 
 def new_reader(context: Any) -> Reader:
+    context.set_default_timeout(1000 * PATIENCE)
     reader = Reader(context.new_page(), [], [])
 
     def note(message: Any) -> None:
