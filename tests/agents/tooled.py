@@ -29,9 +29,12 @@ def returned(messages: list[ModelMessage]) -> list[str]:
 
 
 def counting(directory: Path, uses: int = 3) -> Agent[None, str]:
-    """Asks for the tool twice at once, then once at a time up to `uses`, then says what it was given."""
+    """Asks for the tool twice at once, then once at a time up to `uses`, then says what it was given.
 
-    def model(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+    Model and tool work on the event loop, so that whoever looks there at what is done sees nothing half begun on a thread.
+    """
+
+    async def model(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
         with (directory / "requests").open("a") as log:
             log.write(f"{len(messages)}\n")
         results = returned(messages)
@@ -43,7 +46,7 @@ def counting(directory: Path, uses: int = 3) -> Agent[None, str]:
     agent: Agent[None, str] = Agent(FunctionModel(model), name="counter")
 
     @agent.tool_plain
-    def look(at: str) -> str:
+    async def look(at: str) -> str:
         with (directory / "uses").open("a") as log:
             log.write(f"{at}\n")
         return f"{len(at)} things at {at}"
