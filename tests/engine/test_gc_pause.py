@@ -27,12 +27,12 @@ def collecting() -> Iterator[None]:
 
 
 def test_overlapping_gc_pauses_end_with_the_last() -> None:
-    first, second = CollectorPause(), CollectorPause()
-    first.release()
-    first.release()
-    assert not gc.isenabled()
-    second.release()
-    assert gc.isenabled()
+    with CollectorPause() as first, CollectorPause() as second:
+        first.release()
+        first.release()
+        assert not gc.isenabled()
+        second.release()
+        assert gc.isenabled()
 
 
 def test_disabled_collector_stays_disabled() -> None:
