@@ -21,9 +21,12 @@ PATIENCE = 180
 """Seconds. A browser, a server and a model share two cores with other tests."""
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def browser() -> Iterator[Any]:
-    """The browser that CHROMIUM names, or one of `NAMES`; without one the test is skipped."""
+    """The browser that CHROMIUM names, or one of `NAMES`; without one the test is skipped.
+
+    One for each test: while Playwright is started, its event loop runs in this thread, where no other test could run one.
+    """
     playwright = pytest.importorskip("playwright.sync_api")
     executable = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
     if executable is None:
