@@ -23,7 +23,17 @@ from consilience.domain.errors import (
     Timeout,
     Unreachable,
 )
-from consilience.models.limiter import Limited, Limiter, Pace, limiter_for, may_retry, on_retry, requests_of
+from consilience.models.limiter import (
+    Limited,
+    Limiter,
+    Pace,
+    Sendings,
+    limiter_for,
+    may_retry,
+    on_retry,
+    requests_of,
+    sendings,
+)
 from consilience.models.port import Completion, Model, ModelRequest
 
 from .virtual import REQUEST, Provider, first, limiter, many, now, run
@@ -379,6 +389,29 @@ class TestCancellation:
             assert (gate.in_flight, gate.waiting) == (0, 0)
             await many(model, 8)
             assert provider.most == 4
+
+        run(main())
+
+    def test_call_that_gets_a_slot_when_its_time_is_over_sends_nothing(self) -> None:
+        """The slot of a call that its time has ended goes to one whose time ends at the same moment."""
+
+        async def main() -> None:
+            provider = Provider(seconds=60.0)
+            model = Limited(provider, gate := limiter(Pace(initial_window=1, max_window=1)), deadline=60, retries=0)
+
+            async def call() -> Completion:
+                sendings.set(Sendings(ends_at=5.0))
+                return await model.complete(REQUEST)
+
+            sender, *waiters = [asyncio.create_task(call()) for _ in range(3)]
+            await asyncio.sleep(5.0)
+            sender.cancel()
+            await asyncio.sleep(1.0)
+            for waiter in waiters:
+                waiter.cancel()
+            await asyncio.wait(waiters)
+            assert provider.dispatched == [0.0]
+            assert (gate.in_flight, gate.waiting) == (0, 0)
 
         run(main())
 

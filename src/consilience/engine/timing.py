@@ -90,7 +90,7 @@ class CallsInFlight:
         Raises `CallCancelled` when the session is cancelled. A result that exists at the limit counts. Without a limit no task is
         made.
         """
-        count = Sendings()
+        count = Sendings(asyncio.get_running_loop().time() + left.seconds - MIN_SECONDS)
         cancelled = self._cancellation.forbids(closing=closing)
         if cancelled or left.seconds < MIN_SECONDS:
             count.expect()

@@ -40,7 +40,9 @@ class Sendings:
     A limiter, or a model without one, calls `expect` first, `dispatched` per request and `answered` per result.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, ends_at: float = math.inf) -> None:
+        """`ends_at` is when the call is ended, by the clock of its event loop: nothing is sent then."""
+        self._ends_at = ends_at
         self._expected = False
         self._sent = 0
         self._open = 0
@@ -54,6 +56,11 @@ class Sendings:
     def in_flight(self) -> bool:
         """Whether a request was sent and not answered; True for a model that does not report its requests."""
         return self._open > 0 if self._expected else True
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the time of the call is over, so that it is about to be ended."""
+        return asyncio.get_running_loop().time() >= self._ends_at
 
     def expect(self) -> None:
         self._expected = True
@@ -190,6 +197,9 @@ class Limiter:
                 except RateLimited as error:
                     raise _with_counts(error, sent, seconds_waited) from None
                 seconds_waited += self.clock() - began
+            if running_count().is_over:  # the slot is that of another call that its time has ended
+                self.abandoned()
+                await asyncio.get_running_loop().create_future()
             outcome = await self._send_once(sending, mark, deadline)
             if not isinstance(outcome, ProviderError):
                 return outcome, sent, seconds_waited
