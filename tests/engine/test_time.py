@@ -151,27 +151,35 @@ async def test_run_with_a_misbehaving_provider_ends_at_the_time_limit(monkeypatc
 
 
 async def test_run_with_a_hanging_fallback_or_queue_ends_at_the_time_limit() -> None:
-    never = ScriptedModel(agreeable, latency=60.0, name="never")
-    busy = ScriptedModel(lambda request: ServerError("down"), name="busy")
-    chain = Fallback(
-        [
-            Limited(busy, Limiter("busy"), deadline=60, retries=0),
-            Limited(never, Limiter("never"), deadline=60, retries=0),
-        ]
-    )
-    limited = Limited(
-        ScriptedModel(agreeable, latency=60.0, name="one"),
-        Limiter("one", Pace(initial_window=1, max_window=1)),
-        deadline=60,
-        retries=0,
-    )
-    played = await side_by_side({"fallback": play(chain), "queue": play(limited)})
-    assert [event.requests for event in played["fallback"].ended] == [2] * 4
-    assert played["fallback"].report.ledger.actual.timed_out == 4
-    waiting = [event for event in played["queue"].ended if not event.requests]
-    assert len(waiting) == 2, "two of three leaves waited for the slot"
-    assert played["queue"].warned("2 calls ended by the time limit, no request in flight: ")
-    assert {event.key for event in played["queue"].ended} - set(played["queue"].charged) == {e.key for e in waiting}
+    async def test(limit: float) -> None:
+        never = ScriptedModel(agreeable, latency=60.0, name="never")
+        busy = ScriptedModel(lambda request: ServerError("down"), name="busy")
+        chain = Fallback(
+            [
+                Limited(busy, Limiter("busy"), deadline=60, retries=0),
+                Limited(never, Limiter("never"), deadline=60, retries=0),
+            ]
+        )
+        limited = Limited(
+            ScriptedModel(agreeable, latency=60.0, name="one"),
+            Limiter("one", Pace(initial_window=1, max_window=1)),
+            deadline=60,
+            retries=0,
+        )
+        limits = Limits(seconds=limit)
+        played = await side_by_side(
+            {"fallback": play(chain, limits=limits), "queue": play(limited, limits=limits)}, limit
+        )
+        waiting = [event for event in played["queue"].ended if not event.requests]
+        assert {e.key for e in played["queue"].ended} - set(played["queue"].charged) == {e.key for e in waiting}
+        if [event.requests for event in played["fallback"].ended] != [2] * 4:
+            raise TooBusy("the second model had not been asked")
+        assert played["fallback"].report.ledger.actual.timed_out == 4
+        if len(waiting) != 2:
+            raise TooBusy("nothing was asked, or a leaf that waited for the slot got it in its last moment")
+        assert played["queue"].warned("2 calls ended by the time limit, no request in flight: ")
+
+    await with_growing_limits(test)
 
 
 async def test_hanging_encoder_ends_with_the_deliberation_time(monkeypatch: pytest.MonkeyPatch) -> None:
