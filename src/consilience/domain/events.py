@@ -370,8 +370,10 @@ class Noted(Event):
     name: str
     data: dict[str, Any] = {}
     """The protocol's model of that name as JSON, with ids for long texts."""
+    body: str | None = None
+    """The id of the text that holds the JSON instead of `data`, where that would be long."""
     texts: tuple[str, ...] = ()
-    """These ids."""
+    """The ids of all these texts."""
     phase: tuple[str, int] | None = None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from consilience.domain.agents import voices
 from consilience.domain.events import MessagePublished, Noted
@@ -65,7 +65,7 @@ def _column(thread: ThreadRecord, state: DebateState) -> ProgressColumn:
 
 
 def note_line(event: Noted) -> str:
-    """Return a note as a line of progress; empty for one that needs none. No note of a debate has long texts."""
+    """Return a note as a line of progress; empty for one that needs none, or whose data is a text beside the event."""
     note = _load_note(event, str)
     where = thread_name(getattr(note, "thread", ""))
     match note:
@@ -106,8 +106,8 @@ def note_line(event: Noted) -> str:
 
 
 def _load_note(event: Noted, text: Callable[[str], str]) -> BaseModel | None:
-    """A note of a debate; None for one of another version that this one cannot read."""
+    """A note of a debate; None for one that cannot be read: it is of another version, or `text` has not what it holds."""
     try:
         return load_note(notes.NOTES[event.name], event, text)
-    except (KeyError, ValidationError):
+    except (KeyError, ValueError):
         return None
