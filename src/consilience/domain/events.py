@@ -472,19 +472,6 @@ def decode_event(body: str, seq: int) -> AnyEvent:
     return shrink_event(event)
 
 
-def awaited_keys(events: Iterable[Event]) -> set[str]:
-    """Return the keys of the calls that somebody outside was asked and that have not ended."""
-    awaited: set[str] = set()
-    for event in events:
-        if isinstance(event, CallAwaited):
-            awaited.add(event.key)
-        elif isinstance(event, SessionParked):
-            awaited.update(event.awaited)
-        elif isinstance(event, CallCompleted | CallFailed | CallLost):
-            awaited.discard(event.key)
-    return awaited
-
-
 def canonical(events: Iterable[Event]) -> list[dict[str, object]]:
     """Return events of canonical types by (place, type, attempt), without `seq`, incidental fields, and fields with their default:
     a field added by a later version does not change the digest of an older journal."""
