@@ -276,7 +276,7 @@ def check_models(names: Iterable[str], known: Endpoints, *, keys: bool, origin: 
                 else:
                     name.check(keys=keys)
         except UserError as error:
-            if error.where or not origin:
+            if error.place() or not origin:
                 raise
             raise type(error)(error.what, where=origin, do=error.do) from None
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from consilience.domain.errors import ConsilienceError, SettingsError, UnknownSession
+from consilience.domain.errors import Command, ConsilienceError, SettingsError, UnknownSession
 from consilience.domain.events import SessionStarted
 from consilience.engine.protocol import installed_protocols
 from consilience.journal.store import Records
@@ -179,6 +179,7 @@ async def test_fork_that_cannot_be_is_refused_in_terms_of_the_request(
     error = (await face.post(f"/api/sessions/{parent}/fork", body, 422))["error"]
     assert error["where"].startswith(where)
     assert "--" not in json.dumps(error)
+    assert error["do"]
     assert face.store.sessions() == [parent]
 
 
@@ -428,10 +429,9 @@ async def test_disk_nearly_full_is_507_until_there_is_room(tmp_path: Path, monke
         ),
         (SettingsError("wrong", where="/home/a/j.db", do="Free space."), "wrong"),
         (
-            SettingsError("wrong", where="--at 7", do="Resume it first: consilience resume rabc."),
+            SettingsError("wrong", field="at", where="7", do="Resume it first", command=Command("resume", "rabc")),
             "POST /api/sessions/rabc/resume",
         ),
-        (SettingsError("wrong", where="--set", do="Give --max-cost."), "settings"),
         (ConsilienceError("half \ud800"), "half ?"),
     ],
 )

@@ -60,7 +60,13 @@ from consilience.cli.settings import (
 from consilience.configuration import Config
 from consilience.deliberation import AUTO_PANEL, Deliberation
 from consilience.domain.agents import Agent, in_dealing_order
-from consilience.domain.errors import SessionBusy, SettingsError, UnavailableModel, UnknownName, UserError
+from consilience.domain.errors import (
+    SessionBusy,
+    SettingsError,
+    UnavailableModel,
+    UnknownName,
+    UserError,
+)
 from consilience.domain.events import SessionStarted
 from consilience.domain.messages import FILE, Source
 from consilience.domain.model_names import is_endpoint

@@ -420,7 +420,7 @@ def export_command(
     if view is not None and chosen not in exporting.VIEW_FORMATS:
         raise SettingsError(
             f"the format {chosen} has no single view",
-            where="--view",
+            field="view",
             do="Leave it out, or give --format svg or markdown.",
         )
     with user_store() as store:

@@ -190,8 +190,7 @@ def _fact(parent: Parent, form: PostedForm) -> str:
 async def _proposed(sessions: Sessions, caller: Caller, parent: Parent, body: ForkBody | TellBody) -> ForkProposal:
     planned = await sessions.plan_fork(caller, parent.session, body)
     if planned.makes_no_call:
-        what, do = no_call_error(planned).what, "Name an earlier point: 0 asks every call again. Or set more steps."
-        raise WrongFields({"at": f"{what[:1].upper()}{what[1:]}. {do}"})
+        raise no_call_error(planned)
     plan = plan_of_fork(
         planned,
         {id: str(model) for id, model in planned.models.items()},

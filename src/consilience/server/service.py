@@ -358,11 +358,7 @@ class Sessions:
             store = self._store.of(owner, *caller.owners)  # a fork belongs to whom its parent belongs
             planned = planned_fork(store, caller, self.settings, session, body, self.endpoints)
             if planned.makes_no_call:
-                raise SettingsError(
-                    no_call_error(planned).what,
-                    where="at",
-                    do="Name an earlier point: `0` asks every call again. Or change settings so that there are more steps.",
-                )
+                raise no_call_error(planned)
             return PreparedFork(
                 asyncio.run(prepare_fork(planned, store=store, session=_new_id(), options=options)), planned
             )
