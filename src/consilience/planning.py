@@ -17,6 +17,7 @@ from consilience.domain.detail import Detail
 from consilience.domain.errors import SettingsError, UserError
 from consilience.domain.messages import Source
 from consilience.domain.outcome import DEFAULT_THINKING, Estimate, Limits, ThinkingLevel, thinking_tokens
+from consilience.domain.presenting import try_present
 from consilience.domain.sections import Block, Bullets, Item, Paragraph, Table
 from consilience.engine.fork import Fork
 from consilience.engine.prompt import Opening
@@ -24,7 +25,8 @@ from consilience.engine.protocol import Protocol
 from consilience.engine.sizes import CallSizes
 from consilience.engine.sources import number_documents
 from consilience.engine.templates import INSTRUCTIONS, Templates
-from consilience.model_words import key_notes, thinking_words, window_words
+from consilience.journal.store import Records
+from consilience.model_words import key_notes, recorded_level, thinking_words, window_words
 from consilience.models.endpoints import Endpoints
 from consilience.models.facts import ModelFacts
 from consilience.models.registry import Choice, PersonName, ProgramName, WorkspaceName, paid, parse, window_by_name
@@ -38,6 +40,7 @@ from consilience.reporting.formatting import (
     format_range,
     money,
 )
+from consilience.reporting.record import read_record
 
 AS_ASKED = "as asked"
 NOTHING_DONE = "no model is called, nothing is spent or recorded."
@@ -352,20 +355,22 @@ def make_plan(
     )
 
 
-def plan_of_fork(
-    planned: Fork,
-    models: Mapping[str, str],
-    choice: Choice,
-    *,
-    known: Endpoints,
-    sources: Sequence[Source],
-    encoder: str | None,
-    thinking: ThinkingLevel | None,
-) -> RunPlan:
+def leads_nowhere(planned: Fork, records: Records) -> bool:
+    """Return whether a fork would only write its parent's report again, which the installed code shows as it is stored."""
+    if not planned.makes_no_call:
+        return False
+    record = read_record(records, planned.parent)
+    return record.report is None or try_present(record.report)[0] == record.presentation
+
+
+def plan_of_fork(planned: Fork, choice: Choice, *, known: Endpoints, thinking: ThinkingLevel | None = None) -> RunPlan:
     """Return the plan of a fork. Its calls are those that it makes itself or, where that is not known, all."""
-    max_calls = planned.protocol.estimate().max
+    models = {id: str(model) for id, model in planned.models.items()}
+    sources = [Source(text=d.text, name=d.name, agents=d.agents, remarks=d.remarks) for d in planned.documents]
+    protocol = with_documents(planned.protocol, sources, models.values(), known)
+    max_calls = protocol.estimate().max
     plan = make_plan(
-        planned.protocol,
+        protocol,
         planned.agents,
         models,
         choice,
@@ -374,8 +379,8 @@ def plan_of_fork(
         task=planned.task,
         sources=sources,
         templates=planned.templates,
-        encoder=encoder,
-        thinking=thinking,
+        encoder=planned.encoder if isinstance(planned.encoder, str) else None,
+        thinking=thinking or recorded_level(planned.started.thinking),
         detail=planned.detail,
         calls_made=0 if planned.calls is None else max(max_calls - planned.calls, 0),
     )

@@ -23,9 +23,9 @@ from typing import Protocol as TypingProtocol
 from consilience.deliberation import Deliberation
 from consilience.domain.errors import JournalError, SettingsError, StoreUnusable, UnknownName
 from consilience.domain.events import AnyEvent, SessionFinished, SessionStarted
-from consilience.domain.report import Report, register_report_finder
+from consilience.domain.report import Report
 from consilience.engine.execution import Options
-from consilience.engine.fork import Fork, no_call_error, prepare_fork
+from consilience.engine.fork import Fork, prepare_fork
 from consilience.engine.protocol import Protocol, report_type
 from consilience.executor import Executor
 from consilience.journal.store import LetterKind, Records, Store
@@ -125,7 +125,6 @@ class Sessions:
         failures: RunFailures | None = None,
     ) -> None:
         """`options` are those of the executor: endpoints, connections. The `meter` observes its runs, `failures` how they end."""
-        register_report_finder(report_type)
         self._reader = SeenReader(store.reader)
         self.feeds = Feeds(self._reader)
         self.meter = meter or Meter()
@@ -357,8 +356,6 @@ class Sessions:
             owner = self._store.of(*caller.owners).owner(session)
             store = self._store.of(owner, *caller.owners)  # a fork belongs to whom its parent belongs
             planned = planned_fork(store, caller, self.settings, session, body, self.endpoints)
-            if planned.makes_no_call:
-                raise no_call_error(planned)
             return PreparedFork(
                 asyncio.run(prepare_fork(planned, store=store, session=_new_id(), options=options)), planned
             )
