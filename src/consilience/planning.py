@@ -42,7 +42,7 @@ from consilience.reporting.formatting import (
 )
 from consilience.reporting.record import read_record
 
-AS_ASKED = "as asked"
+AS_ASKED = Choice("", "as asked")
 NOTHING_DONE = "no model is called, nothing is spent or recorded."
 PERSONA = "its persona"
 """Origin of the model of a seat whose persona names one."""
@@ -140,7 +140,7 @@ class RunPlan(Plan):
         by_persona = [f"{agent.model} ({agent.id})" for agent in self.agents if self.origins.get(agent.id) == PERSONA]
         return joined(
             self.preamble,
-            f"{self.protocol.name} with {self._models_words('' if self.why == AS_ASKED else self.why)}",
+            f"{self.protocol.name} with {self._models_words('' if self.why == AS_ASKED.why else self.why)}",
             "" if self.preamble else describe_agents(self.agents),
             f"named by personas: {', '.join(by_persona)}" if by_persona else "",
             f"{self.detail} prompts{self._replaced}",

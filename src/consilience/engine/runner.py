@@ -426,12 +426,11 @@ def encoder_for(protocol: Protocol, encoder: str | Encoder | None, options: Opti
     return encoder_opened
 
 
-def missing_encoder(protocol: Protocol, where: str = "") -> SettingsError:
+def missing_encoder(protocol: Protocol) -> SettingsError:
     """Return the error of a protocol that needs an encoder and has none."""
     return SettingsError(
         "comparing texts by embedding needs an encoder",
         field="encoder",
-        where=where,
         do=f"Name one (minilm is offline and free), or {protocol.without_encoder}.",
     )
 

@@ -18,7 +18,6 @@ from consilience.domain.model_names import PERSON
 from consilience.domain.report import FORECASTS, Forecast
 from consilience.engine.fork import END
 from consilience.journal.store import Records
-from consilience.models.registry import Choice
 from consilience.planning import (
     AS_ASKED,
     RunPlan,
@@ -187,7 +186,7 @@ def _fact(parent: Parent, form: PostedForm) -> str:
 
 async def _proposed(sessions: Sessions, caller: Caller, parent: Parent, body: ForkBody | TellBody) -> ForkProposal:
     planned = await sessions.plan_fork(caller, parent.session, body)
-    plan = plan_of_fork(planned, Choice("", AS_ASKED), known=sessions.endpoints)
+    plan = plan_of_fork(planned, AS_ASKED, known=sessions.endpoints)
     return ForkProposal(body, plan, inheritance_words(planned))
 
 

@@ -179,9 +179,8 @@ class Sessions:
         """
 
         def prepare() -> Prepared:
-            agents = protocol.agents(None)
-            models = {agent.id: canonical_name(model) for agent in agents}
-            deliberation, plan = self._plans.deliberation(caller, protocol, agents, models, body, prompts=prompts)
+            models = {agent.id: canonical_name(model) for agent in protocol.agents(None)}
+            deliberation, plan = self._plans.deliberation(caller, protocol, models, body, prompts=prompts)
             return _recorded(deliberation, plan, body.task, session)
 
         return (await self._begun(prepare)).session
