@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
@@ -17,7 +17,6 @@ from consilience.domain.detail import Detail
 from consilience.domain.errors import SettingsError, UserError
 from consilience.domain.messages import Source
 from consilience.domain.outcome import DEFAULT_THINKING, Estimate, Limits, ThinkingLevel, thinking_tokens
-from consilience.domain.presenting import try_present
 from consilience.domain.sections import Block, Bullets, Item, Paragraph, Table
 from consilience.engine.fork import Fork
 from consilience.engine.prompt import Opening
@@ -25,8 +24,7 @@ from consilience.engine.protocol import Protocol
 from consilience.engine.sizes import CallSizes
 from consilience.engine.sources import number_documents
 from consilience.engine.templates import INSTRUCTIONS, Templates
-from consilience.journal.store import Records
-from consilience.model_words import key_notes, recorded_level, thinking_words, window_words
+from consilience.model_words import key_notes, thinking_words, window_words
 from consilience.models.endpoints import Endpoints
 from consilience.models.facts import ModelFacts
 from consilience.models.registry import Choice, PersonName, ProgramName, WorkspaceName, paid, parse, window_by_name
@@ -40,7 +38,6 @@ from consilience.reporting.formatting import (
     format_range,
     money,
 )
-from consilience.reporting.record import read_record
 
 AS_ASKED = Choice("", "as asked")
 NOTHING_DONE = "no model is called, nothing is spent or recorded."
@@ -353,40 +350,6 @@ def make_plan(
         unfit=windows.refusal,
         replies=sizes.describe_reply(limits) + thinking_words(thinking, thinking_of, known),
     )
-
-
-def leads_nowhere(planned: Fork, records: Records) -> bool:
-    """Return whether a fork would only write its parent's report again, which the installed code shows as it is stored."""
-    if not planned.makes_no_call:
-        return False
-    record = read_record(records, planned.parent)
-    return record.report is None or try_present(record.report)[0] == record.presentation
-
-
-def plan_of_fork(planned: Fork, choice: Choice, *, known: Endpoints, thinking: ThinkingLevel | None = None) -> RunPlan:
-    """Return the plan of a fork. Its calls are those that it makes itself or, where that is not known, all."""
-    models = {id: str(model) for id, model in planned.models.items()}
-    sources = [Source(text=d.text, name=d.name, agents=d.agents, remarks=d.remarks) for d in planned.documents]
-    protocol = with_documents(planned.protocol, sources, models.values(), known)
-    max_calls = protocol.estimate().max
-    plan = make_plan(
-        protocol,
-        planned.agents,
-        models,
-        choice,
-        known=known,
-        limits=planned.limits,
-        task=planned.task,
-        sources=sources,
-        templates=planned.templates,
-        encoder=planned.encoder if isinstance(planned.encoder, str) else None,
-        thinking=thinking or recorded_level(planned.started.thinking),
-        detail=planned.detail,
-        calls_made=0 if planned.calls is None else max(max_calls - planned.calls, 0),
-    )
-    if planned.calls is not None:
-        return replace(plan, estimate=Estimate(min=planned.calls, max=planned.calls))
-    return replace(plan, calls_note=" in all, inherited ones included") if planned.replies else plan
 
 
 def inheritance_words(planned: Fork) -> str:

@@ -30,7 +30,6 @@ from consilience.cli.settings import load_config
 from consilience.cli.setup import missing_weights
 from consilience.configuration import Config
 from consilience.deliberation import Deliberation, remaining_limits
-from consilience.deliberation_plan import plan_deliberation
 from consilience.documents import is_address
 from consilience.domain.errors import SettingsError, SourceError, UnknownName
 from consilience.domain.messages import Source
@@ -48,6 +47,7 @@ from consilience.planning import RunPlan, calls_words, check_models, cost_words,
 from consilience.protocols.choose import Choose, TaskReading
 from consilience.reporting.files import claim_directory
 from consilience.reporting.formatting import count, one_line
+from consilience.run_plans import plan_deliberation
 from consilience.sessions.durations import recorded_seconds
 
 

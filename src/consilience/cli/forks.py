@@ -31,7 +31,8 @@ from consilience.engine.sent_prompts import replaced_without_effect
 from consilience.journal.store import Store
 from consilience.models.embeddings import check_encoder
 from consilience.models.registry import Choice
-from consilience.planning import check_models, inheritance_words, leads_nowhere, plan_of_fork
+from consilience.planning import check_models, inheritance_words
+from consilience.run_plans import leads_nowhere, plan_of_fork
 
 
 def fork_session(request: ForkRequest) -> int:

@@ -59,7 +59,6 @@ from consilience.cli.settings import (
 )
 from consilience.configuration import Config
 from consilience.deliberation import AUTO_PANEL, Deliberation
-from consilience.deliberation_plan import plan_deliberation
 from consilience.domain.agents import Agent, in_dealing_order
 from consilience.domain.errors import (
     SessionBusy,
@@ -91,6 +90,7 @@ from consilience.reporting.export import report_data, save_report
 from consilience.reporting.files import claim_directory
 from consilience.reporting.formatting import count
 from consilience.reporting.session_state import SessionState, fold_events
+from consilience.run_plans import plan_deliberation
 from consilience.targets import Target
 
 if TYPE_CHECKING:

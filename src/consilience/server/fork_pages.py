@@ -24,10 +24,10 @@ from consilience.planning import (
     amount_words,
     calls_words,
     inheritance_words,
-    plan_of_fork,
     time_words,
 )
 from consilience.reporting.record import read_record
+from consilience.run_plans import plan_of_fork
 from consilience.server.bodies import ForkBody, TellBody
 from consilience.server.callers import Caller
 from consilience.server.catalog_routes import protocol_views

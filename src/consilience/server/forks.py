@@ -7,7 +7,7 @@ from consilience.engine.protocol import recorded_protocol
 from consilience.engine.runner import start_event
 from consilience.journal.store import Store
 from consilience.models.endpoints import Endpoints
-from consilience.planning import leads_nowhere
+from consilience.run_plans import leads_nowhere
 from consilience.server.bodies import ForkBody, TellBody
 from consilience.server.callers import Caller
 from consilience.server.checks import check_allowed, check_priced, check_settings

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from consilience.deliberation import Deliberation
-from consilience.deliberation_plan import plan_deliberation
 from consilience.domain.agents import in_dealing_order
 from consilience.domain.errors import UnknownName
 from consilience.domain.panels import CATALOG, Panel, load_panel
@@ -17,6 +16,7 @@ from consilience.engine.execution import Options
 from consilience.engine.protocol import Protocol, find_protocol, protocol_names
 from consilience.journal.store import Store
 from consilience.planning import RunPlan
+from consilience.run_plans import plan_deliberation
 from consilience.server.bodies import NewSession
 from consilience.server.callers import Caller
 from consilience.server.checks import assigned_models, check_priced, check_settings
