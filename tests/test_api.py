@@ -187,7 +187,7 @@ NOTE = consilience.Source("Rents rose.", "note")
         ("Why?", None, {}, "is not a protocol"),
         (5, SOLO, {}, r"5 \(int\) is not a text.* task"),
         (None, SOLO, {}, "is not a text"),
-        ("x" * 1_000_001, SOLO, {}, r"1,000,001 characters.* sources=\[…\]"),
+        ("x" * 1_000_001, SOLO, {}, r"1,000,001 characters.* \(sources\)"),
         ("Why?", SOLO, {"store": "x.db"}, r"consilience\.SqliteStore\('x\.db'\)"),
         ("Why?", SOLO, {"sources": "abc"}, r"sources=\[pathlib\.Path\("),
         (

@@ -25,7 +25,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("cli",),
     ("server", "evaluation", "integrations"),
     ("__init__",),
-    ("api", "testing", "executor"),
+    ("api", "run_plans", "testing", "executor"),
     ("deliberation",),
     ("configuration", "choosing", "planning", "sessions"),
     ("model_words", "prices"),

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from consilience.domain.errors import SettingsError
+from consilience.domain.errors import Command, SettingsError
 from consilience.domain.messages import Source
 from consilience.domain.tokens import estimate_tokens
 from consilience.engine.protocol import Protocol
@@ -198,7 +198,7 @@ def _too_large(given: Given) -> SettingsError:
     return SettingsError(
         f"the documents have about {given.tokens:,} tokens and do not fit the context window ({window}); the largest, "
         f"{largest.name}, has {estimate_tokens(largest.text):,}, and a share of one of several seats {given.room:,}",
-        where="the documents",
+        field="sources",
         do="Name a model with a larger window, or leave documents out.",
     )
 
@@ -209,7 +209,9 @@ def follow_up_sources(record: SessionRecord) -> list[Source]:
     session, report, started = record.session, record.report, record.state.started
     if report is None or report.answer is None or started is None or started.protocol == Choose.name:
         raise SettingsError(
-            f"session {session} has no answer to follow up", do=f"See how it stands: consilience show {session}."
+            f"session {session} has no answer to follow up",
+            do="See how it stands",
+            command=Command("show", session),
         )
     sources = [
         Source(text=record.text(document.text), name=document.name, remarks=document.remarks)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
@@ -39,7 +39,7 @@ from consilience.reporting.formatting import (
     money,
 )
 
-AS_ASKED = "as asked"
+AS_ASKED = Choice("", "as asked")
 NOTHING_DONE = "no model is called, nothing is spent or recorded."
 PERSONA = "its persona"
 """Origin of the model of a seat whose persona names one."""
@@ -137,7 +137,7 @@ class RunPlan(Plan):
         by_persona = [f"{agent.model} ({agent.id})" for agent in self.agents if self.origins.get(agent.id) == PERSONA]
         return joined(
             self.preamble,
-            f"{self.protocol.name} with {self._models_words('' if self.why == AS_ASKED else self.why)}",
+            f"{self.protocol.name} with {self._models_words('' if self.why == AS_ASKED.why else self.why)}",
             "" if self.preamble else describe_agents(self.agents),
             f"named by personas: {', '.join(by_persona)}" if by_persona else "",
             f"{self.detail} prompts{self._replaced}",
@@ -276,7 +276,7 @@ def check_models(names: Iterable[str], known: Endpoints, *, keys: bool, origin: 
                 else:
                     name.check(keys=keys)
         except UserError as error:
-            if error.where or not origin:
+            if error.place() or not origin:
                 raise
             raise type(error)(error.what, where=origin, do=error.do) from None
 
@@ -350,38 +350,6 @@ def make_plan(
         unfit=windows.refusal,
         replies=sizes.describe_reply(limits) + thinking_words(thinking, thinking_of, known),
     )
-
-
-def plan_of_fork(
-    planned: Fork,
-    models: Mapping[str, str],
-    choice: Choice,
-    *,
-    known: Endpoints,
-    sources: Sequence[Source],
-    encoder: str | None,
-    thinking: ThinkingLevel | None,
-) -> RunPlan:
-    """Return the plan of a fork. Its calls are those that it makes itself or, where that is not known, all."""
-    max_calls = planned.protocol.estimate().max
-    plan = make_plan(
-        planned.protocol,
-        planned.agents,
-        models,
-        choice,
-        known=known,
-        limits=planned.limits,
-        task=planned.task,
-        sources=sources,
-        templates=planned.templates,
-        encoder=encoder,
-        thinking=thinking,
-        detail=planned.detail,
-        calls_made=0 if planned.calls is None else max(max_calls - planned.calls, 0),
-    )
-    if planned.calls is not None:
-        return replace(plan, estimate=Estimate(min=planned.calls, max=planned.calls))
-    return replace(plan, calls_note=" in all, inherited ones included") if planned.replies else plan
 
 
 def inheritance_words(planned: Fork) -> str:

@@ -111,7 +111,7 @@ def test_set_reads_lists_from_json_and_keeps_plain_text(cli: Cli, town: Town, pa
         (["--at", "round-1/leaf_respnd/L2N1"], "Did you mean 'round-1/leaf_respond/L2N1'"),
         (
             ["--at", "nowhere"],
-            "Phases: leaf_respond/1–2, lateral_leaves/1–2, observe_root/1–2, signal_down/1. Calls: ",
+            "Phases: leaf_respond/1–2, lateral_leaves/1–2, observe_root/1–2, signal_down/1. See its calls: consilience show ",
         ),
         (["--at", "end", "--set", "max_rounds"], "is not KEY=VALUE"),
         (["--at", "end", "--set", "rounds=3"], "Did you mean 'max_rounds'"),
@@ -398,7 +398,7 @@ def test_fork_asks_for_a_cut_reply_again_if_replies_may_be_longer(cli: Cli, town
     stopped = cli("solo", TASK, "--model", MODEL, "--reply-tokens", "100")
     id = recorded()[-1]
     assert f"`consilience fork {id} --at end --set reply_tokens=N`" in stopped.stdout
-    assert "with --set reply_tokens=N, if N is larger" in cli("fork", id, "--at", "end").stderr
+    assert "--at end --set reply_tokens=N" in cli("fork", id, "--at", "end").stderr
     town.reply = lambda request: "The whole answer."
     forked = cli("fork", id, "--at", "end", "--set", "reply_tokens=200")
     assert "The whole answer." in forked.stdout

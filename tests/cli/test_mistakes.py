@@ -46,7 +46,7 @@ MISTAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "missing task file": (("emergence", "@nowhere.txt", "--model", MODEL), ("nowhere.txt", "does not exist")),
     "binary task file": (("emergence", "@binary.bin", "--model", MODEL), ("binary.bin", "not UTF-8 text")),
     "10 MB task": (("emergence", "@big.txt", "--model", MODEL), ("10 MB", "big.txt")),
-    "1.5 MB task": (("emergence", "@long.txt", "--model", MODEL), ("1,500,000 characters", "--source")),
+    "1.5 MB task": (("emergence", "@long.txt", "--model", MODEL), ("1,500,000 characters", "documents (sources)")),
     "unknown provider": (("emergence", TASK, "--model", "opnai:gpt"), ("opnai", "openai")),
     "unknown model": (("emergence", TASK, "--model", "smollm2"), ("smollm2",)),
     "unknown local model": (("emergence", TASK, "--model", "local:nothing"), ("nothing", "smollm2-135m")),

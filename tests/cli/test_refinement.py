@@ -77,7 +77,10 @@ def test_hierarchy_option_takes_a_file(cli: Cli, writers: Town, here: Path) -> N
         (["--draft", "empty.md"], "the draft is empty"),
         (["--protect", "tables"], "must be 'code' or 'front_matter', not 'tables'"),
         (["--critic", "heuristic"], "choose confidence 'length' or 'self'"),
-        (["--hierarchy", "bare.toml", "--filter", "always"], "or use --filter auto or never"),
+        (
+            ["--hierarchy", "bare.toml", "--filter", "always"],
+            "Where: --encoder. Name one (minilm is offline and free), or give every role",
+        ),
     ],
 )
 def test_invalid_refinement_options_are_refused_before_any_call(

@@ -391,7 +391,7 @@ async def test_fork_counts_no_cost_for_inherited_replies() -> None:
         ({"at": 10_000}, SettingsError, "has the events 1 to"),
         ({"at": -1}, SettingsError, "has the events 1 to"),
         ({"at": "round-1/leaf_respond/L2N7"}, UnknownName, "Did you mean 'round-1/leaf_respond/L2N"),
-        ({"at": "nowhere"}, UnknownName, "no phase or call 'nowhere'. Where: --at. Phases: leaf"),
+        ({"at": "nowhere"}, UnknownName, "no phase or call 'nowhere'. Where: at. Phases: leaf"),
         ({"settings": {"max_round": 3}}, SettingsError, "Did you mean 'max_rounds'"),
         ({"settings": {"max_rounds": "many"}}, SettingsError, "max_rounds"),
         ({"settings": {"similarity": "embedding"}}, SettingsError, "needs an encoder"),

@@ -111,7 +111,7 @@ async def test_failing_override_ends_in_a_fork_that_keeps_the_recorded_calls(tmp
         await runner.start("Why?", Emergence(), models=model, store=store, session="s", prompts=tmp_path)
     assert store.holder("s") is None
     assert caught.value.where == str(own)
-    assert f"consilience fork s --at end --prompts {tmp_path}" in caught.value.do
+    assert f"consilience fork s --at end --prompts {tmp_path}" in str(caught.value)
     with pytest.raises(PromptFailed, match=r"consilience fork s --at end --prompts DIR"):
         await runner.resume("s", models=model, store=store)
 

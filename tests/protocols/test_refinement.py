@@ -643,7 +643,7 @@ class Words:
 
 async def test_roles_without_vectors_are_compared_by_embedded_descriptions() -> None:
     bare = {**HOUSE, "roles": [{k: v for k, v in role.items() if k != "vector"} for role in HOUSE["roles"]]}  # type: ignore[attr-defined]
-    with pytest.raises(consilience.UserError, match="--filter auto or never"):
+    with pytest.raises(consilience.UserError, match="filter to auto or never"):
         await refine({"hierarchy": bare, "filter": "always"})
     store = SqliteStore(":memory:")
     report, _ = await refine({"hierarchy": bare, "max_passes": 1, "filter": "always"}, encoder=Words(), store=store)

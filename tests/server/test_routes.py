@@ -12,12 +12,14 @@ from typing import Any
 
 import pytest
 
-from consilience.domain.errors import ConsilienceError, SettingsError, UnknownSession
+from consilience.domain.errors import Command, ConsilienceError, SettingsError, UnknownSession
 from consilience.domain.events import SessionStarted
 from consilience.engine.protocol import installed_protocols
 from consilience.journal.store import Records
 from consilience.models.port import ModelRequest
 from consilience.models.scripted import ScriptedModel
+from consilience.protocol import Paragraph, View, extend_presentation
+from consilience.protocols.baselines.report import VoteReport
 from consilience.server.blindness import SeenReader, SeenRecords
 from consilience.server.callers import LOCAL, Caller
 from consilience.server.errors import error_json
@@ -179,7 +181,23 @@ async def test_fork_that_cannot_be_is_refused_in_terms_of_the_request(
     error = (await face.post(f"/api/sessions/{parent}/fork", body, 422))["error"]
     assert error["where"].startswith(where)
     assert "--" not in json.dumps(error)
+    assert error["do"]
     assert face.store.sessions() == [parent]
+
+
+async def test_fork_at_the_end_is_made_without_a_call_if_the_installed_code_shows_it_differently(
+    face: Face, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parent, shown = await face.run(), VoteReport.presentation
+    again = f"/api/sessions/{parent}/fork"
+    assert (await face.post(again, {"dry_run": True}, 422))["error"]["where"].startswith("at ")
+    added = View(name="news", heading="News", blocks=(Paragraph(text="New."),))
+    monkeypatch.setattr(VoteReport, "presentation", lambda report: extend_presentation(shown(report), views=(added,)))
+    begun = (await face.post(again, {}, 201))["session"]
+    async for _ in face.sessions.tail(face.caller[0], begun):
+        pass
+    assert (await face.get(f"/api/sessions/{begun}"))["report"]["ledger"]["actual"]["calls"] == 0
+    assert (await face.get(f"/api/sessions/{begun}/views/news"))["heading"] == "News"
 
 
 async def test_fork_with_a_model_of_unknown_price_is_refused_before_it_is_recorded(tmp_path: Path) -> None:
@@ -428,10 +446,9 @@ async def test_disk_nearly_full_is_507_until_there_is_room(tmp_path: Path, monke
         ),
         (SettingsError("wrong", where="/home/a/j.db", do="Free space."), "wrong"),
         (
-            SettingsError("wrong", where="--at 7", do="Resume it first: consilience resume rabc."),
+            SettingsError("wrong", field="at", where="7", do="Resume it first", command=Command("resume", "rabc")),
             "POST /api/sessions/rabc/resume",
         ),
-        (SettingsError("wrong", where="--set", do="Give --max-cost."), "settings"),
         (ConsilienceError("half \ud800"), "half ?"),
     ],
 )

@@ -43,10 +43,11 @@ from consilience.journal.open_store import open_store
 from consilience.journal.store import Store
 from consilience.model_words import key_notes
 from consilience.models.registry import window_by_name
-from consilience.planning import RunPlan, calls_words, check_models, cost_words, make_plan, time_words
+from consilience.planning import RunPlan, calls_words, check_models, cost_words, time_words
 from consilience.protocols.choose import Choose, TaskReading
 from consilience.reporting.files import claim_directory
 from consilience.reporting.formatting import count, one_line
+from consilience.run_plans import plan_deliberation
 from consilience.sessions.durations import recorded_seconds
 
 
@@ -210,28 +211,14 @@ def read_by_model(work: AskedWork, model: str, request: AskRequest, config: Conf
     protocol = reading_of(work.sources)
     agents = protocol.agents(None)
     models, limits = {agents[0].id: model}, read_limits(request, agents)
-    detail = choose_detail(request.detail, agents, models)
-    protocol = protocol.with_detail(detail)
-    plan = make_plan(
-        protocol,
-        agents,
-        models,
-        choose_model(request, config),
-        known=config.endpoints,
-        limits=limits,
-        task=work.task,
-        sources=(),
-        templates=protocol.load_templates(None, detail),
-        encoder=None,
-        thinking=request.thinking,
-        detail=detail,
+    deliberation = Deliberation(
+        protocol, model=models, seed=request.seed, limits=limits, options=request.options(config.endpoints)
     )
+    plan = plan_deliberation(deliberation, work.task, choose_model(request, config))
     confirm_spending(plan, yes=request.yes, confirm_above=config.confirm_above)
     with closing(open_store(":memory:" if request.no_store else None, writing=True)) as store:
         execution = RunExecution.open(request, store, plan, config.endpoints, stored=not request.no_store)
-        deliberation = Deliberation(
-            protocol, model=execution.seat(models), seed=request.seed, limits=limits, store=store
-        )
+        deliberation = replace(deliberation, model=execution.seat(models), store=store)
         report = execution.start(
             protocol.name,
             lambda options, session: replace(deliberation, options=options).run(work.task, session=session),

@@ -357,7 +357,7 @@ class ComparePlan(Plan):
     @property
     def line(self) -> str:
         """Rows, models and why, runs, calls, max cost, unused keys."""
-        choice_note = f" ({self.why})" if self.why != AS_ASKED else ""
+        choice_note = f" ({self.why})" if self.why != AS_ASKED.why else ""
         return joined(
             f"{', '.join(row.label for row in self.planned.rows)} with {', '.join(self.models)}{choice_note}",
             count(len(self.planned.tasks), "task"),

@@ -26,6 +26,7 @@ from consilience.domain.errors import (
     SessionWaiting,
     SettingsError,
     UserError,
+    option_of,
 )
 from consilience.domain.validation import InvalidValues
 from consilience.reporting.formatting import describe_awaited, escape_json
@@ -219,7 +220,7 @@ def print_error_json(error: BaseException, code: int, session: str | None = None
     """Print the error as a `Problem`; `resume` is the command that resumes the session."""
     problem, place, do = _described(error)[2], "", ""
     if isinstance(error, UserError):
-        place, do = error.where, error.do
+        place, do = error.place(option_of), error.advice()
     if resume:
         do = f"{do} Resume with: {resume}".strip()
     print_json(asdict(Problem(code, _one_line(problem), _one_line(place), _one_line(do), session)))
@@ -254,7 +255,7 @@ def _described(error: BaseException) -> tuple[int, str, str]:
         case Declined():
             return EXIT_USAGE, str(error), str(error)
         case UserError():
-            return EXIT_USAGE, f"Error: {error}", error.what
+            return EXIT_USAGE, f"Error: {error.paragraph(option_of)}", error.what
         case SessionWaiting():
             return EXIT_WAITING, _describe_waiting(error), str(error)
         case ConsilienceError():

@@ -21,20 +21,18 @@ from consilience.cli.inputs import (
 )
 from consilience.cli.options import ForkRequest, InheritingRequest, TellRequest, request_app
 from consilience.cli.plan import approve
-from consilience.cli.sessions import confirm_code, find_session, read_back, user_store
+from consilience.cli.sessions import confirm_code, find_session, user_store
 from consilience.cli.settings import confirm_recorded_programs, load_config, setting_value
-from consilience.domain.messages import Source
 from consilience.domain.outcome import Limits
-from consilience.domain.presenting import try_present
 from consilience.engine import fork as forks
 from consilience.engine.protocol import check_phases
 from consilience.engine.runner import start_event
 from consilience.engine.sent_prompts import replaced_without_effect
 from consilience.journal.store import Store
-from consilience.model_words import recorded_level
 from consilience.models.embeddings import check_encoder
 from consilience.models.registry import Choice
-from consilience.planning import check_models, inheritance_words, plan_of_fork, with_documents
+from consilience.planning import check_models, inheritance_words
+from consilience.run_plans import leads_nowhere, plan_of_fork
 
 
 def fork_session(request: ForkRequest) -> int:
@@ -86,25 +84,20 @@ def _run_fork(request: InheritingRequest, store: Store, planned: forks.Fork, pos
     config = load_config(env_file=request.env_file, named=request.endpoints_named)
     check_output(planned.protocol.report, request)
     planned, models = _with_models(request, planned)
-    idle = planned.makes_no_call and not _is_shown_differently(store, planned.parent)
-    sources = [Source(text=d.text, name=d.name, agents=d.agents, remarks=d.remarks) for d in planned.documents]
-    planned = replace(planned, protocol=with_documents(planned.protocol, sources, models.values(), config.endpoints))
+    idle = leads_nowhere(planned, store)
     check_models(models.values(), config.endpoints, keys=not request.dry_run, origin="as recorded")
     check_models(unassigned_models(request, planned.agents), config.endpoints, keys=False)
     if request.encoder is not None:
         check_encoder(request.encoder)
-    remarks = [remark for source in sources for remark in source.remarks]
+    remarks = [remark for document in planned.documents for remark in document.remarks]
     notes = run_until_done(replaced_without_effect(planned, store=store))
     if idle and not request.dry_run:
         raise forks.no_call_error(planned, notes)
     plan = plan_of_fork(
         planned,
-        models,
         Choice("", "" if request.model or request.models or request.replace_agent else "as in the parent"),
         known=config.endpoints,
-        sources=sources,
-        encoder=request.encoder or planned.started.encoder,
-        thinking=request.thinking or recorded_level(planned.started.thinking),
+        thinking=request.thinking,
     )
     origin = f"Fork of {planned.parent} {position}: {inheritance_words(planned)}"
     place = {"parent": planned.parent, "forked_at": planned.at, "inherited": planned.replies}
@@ -122,12 +115,6 @@ def _run_fork(request: InheritingRequest, store: Store, planned: forks.Fork, pos
         lambda options, session: forks.fork(planned, store=store, session=session, options=options),
     )
     return execution.deliver(report)
-
-
-def _is_shown_differently(store: Store, session: str) -> bool:
-    """Return whether the installed code shows a finished session in another way than it is stored."""
-    record = read_back(store, session)
-    return record.report is not None and try_present(record.report)[0] != record.presentation
 
 
 def _with_models(request: InheritingRequest, planned: forks.Fork) -> tuple[forks.Fork, dict[str, str]]:

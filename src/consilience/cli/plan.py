@@ -23,7 +23,7 @@ from consilience.reporting.markdown import blocks_markdown, print_markdown
 def choose_model(request: PlannedRequest, config: Config, seats: int = 1, seats_with_own_model: int = 0) -> Choice:
     """Return the default model and why: the user's choice if every one of the `seats` has a model."""
     if request.models is not None or request.model is not None or seats_with_own_model >= seats:
-        return Choice("", AS_ASKED)
+        return AS_ASKED
     return default_model(config)
 
 

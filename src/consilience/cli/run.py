@@ -60,7 +60,13 @@ from consilience.cli.settings import (
 from consilience.configuration import Config
 from consilience.deliberation import AUTO_PANEL, Deliberation
 from consilience.domain.agents import Agent, in_dealing_order
-from consilience.domain.errors import SessionBusy, SettingsError, UnavailableModel, UnknownName, UserError
+from consilience.domain.errors import (
+    SessionBusy,
+    SettingsError,
+    UnavailableModel,
+    UnknownName,
+    UserError,
+)
 from consilience.domain.events import SessionStarted
 from consilience.domain.messages import FILE, Source
 from consilience.domain.model_names import is_endpoint
@@ -71,7 +77,7 @@ from consilience.domain.usage import LedgerReport, UsageTotals
 from consilience.domain.validation import InvalidValues
 from consilience.engine.protocol import Protocol, check_phases, find_protocol, recorded_protocol, report_type
 from consilience.engine.runner import check_quorum, missing_encoder
-from consilience.engine.seats import choose_detail, of_persona, seat_warnings
+from consilience.engine.seats import of_persona, seat_warnings
 from consilience.engine.templates import recorded_templates
 from consilience.journal.open_store import open_store
 from consilience.journal.store import Store
@@ -79,11 +85,12 @@ from consilience.model_words import recorded_level
 from consilience.models.embeddings import MiniLM, ProviderEncoder, check_encoder, open_encoder
 from consilience.models.endpoints import Endpoints
 from consilience.models.registry import Choice
-from consilience.planning import PERSONA, RunPlan, check_models, make_plan, with_documents
+from consilience.planning import PERSONA, RunPlan, check_models, make_plan
 from consilience.reporting.export import report_data, save_report
 from consilience.reporting.files import claim_directory
 from consilience.reporting.formatting import count
 from consilience.reporting.session_state import SessionState, fold_events
+from consilience.run_plans import plan_deliberation
 from consilience.targets import Target
 
 if TYPE_CHECKING:
@@ -251,8 +258,6 @@ def _prepare(
     check_quorum(request.quorum, "--quorum")
     task, sources = material or read_material(request, target, agents)
     models, choice, origins = _choose_models(request, config, agents)
-    detail = choose_detail(request.detail, agents, models)
-    protocol = with_documents(protocol.with_detail(detail), sources, models.values(), config.endpoints)
     deliberation: Deliberation[Report] = Deliberation(
         protocol,
         model=models,
@@ -265,20 +270,7 @@ def _prepare(
         prompts=request.prompts_directory,
         options=request.options(config.endpoints),
     )
-    plan = make_plan(
-        protocol,
-        agents,
-        models,
-        choice,
-        known=config.endpoints,
-        limits=limits,
-        task=task,
-        sources=sources,
-        templates=protocol.load_templates(request.prompts_directory, detail),
-        encoder=request.encoder,
-        thinking=request.thinking,
-        detail=detail,
-    )
+    plan = plan_deliberation(deliberation, task, choice, encoder=request.encoder)
     table = config.tables.get(cls.name, {})
     configured = {name: path for name, (_, path) in table.items() if name not in settings}
     details = [*plan.details, *protocol.limit_warnings(limits), *(target_lines(target) if target else [])]
@@ -324,7 +316,7 @@ def _reassigned_models(plan: RunPlan, panel: Panel | None, request: NewSessionRe
 def _encoder(protocol: Protocol, request: NewSessionRequest, known: Endpoints) -> MiniLM | ProviderEncoder | None:
     """Return the encoder, ready to use; None in a dry run. Raises `UserError` if it is missing or unusable."""
     if protocol.needs_encoder and request.encoder is None:
-        raise missing_encoder(protocol, "--encoder")
+        raise missing_encoder(protocol)
     if request.encoder is None:
         return None
     check_encoder(request.encoder)

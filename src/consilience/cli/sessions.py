@@ -195,11 +195,8 @@ def _show(
 
 def read_back(store: Store, session: str) -> SessionRecord:
     """Return a session to show. An old one without sections gets them from its protocol's code, if that is installed."""
-    from consilience.domain.report import register_report_finder
-    from consilience.engine.protocol import report_type
     from consilience.reporting.record import read_record
 
-    register_report_finder(report_type)
     record = read_record(store, session)
     if record.unpresented:
         notify(f"Session {session}: {record.unpresented}")
@@ -420,7 +417,7 @@ def export_command(
     if view is not None and chosen not in exporting.VIEW_FORMATS:
         raise SettingsError(
             f"the format {chosen} has no single view",
-            where="--view",
+            field="view",
             do="Leave it out, or give --format svg or markdown.",
         )
     with user_store() as store:

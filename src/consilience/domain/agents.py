@@ -119,9 +119,9 @@ def list_ids(agents: Iterable[Agent]) -> str:
     return ", ".join(names[:MAX_LISTED_IDS]) + (", …" if len(names) > MAX_LISTED_IDS else "")
 
 
-def unknown_agent(id: str, agents: Iterable[Agent], where: str) -> UnknownName:
+def unknown_agent(id: str, agents: Iterable[Agent], where: str = "", *, field: str = "") -> UnknownName:
     """Return the error of a caller who names an agent that does not exist."""
-    return UnknownName(f"there is no agent {id!r}", where=where, do=f"Agents: {list_ids(agents)}.")
+    return UnknownName(f"there is no agent {id!r}", field=field, where=where, do=f"Agents: {list_ids(agents)}.")
 
 
 def seat_names(agents: Iterable[Agent]) -> dict[str, str]:

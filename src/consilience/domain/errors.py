@@ -35,8 +35,8 @@ ConsilienceError
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar, Self
+from collections.abc import Callable, Mapping
+from typing import ClassVar, Literal, NamedTuple, Self
 
 from consilience.domain.stopping import FailureKind
 
@@ -50,13 +50,54 @@ class ConsilienceError(Exception):
     """Base of all exceptions that this package raises deliberately."""
 
 
-class UserError(ConsilienceError):
-    """A mistake of the user: what is wrong, `where`, and what to `do`; `str()` is one paragraph."""
+class Command(NamedTuple):
+    """What leads on with a session; `str()` is what to type. `arguments` are by name: `{"at": "end"}`."""
 
-    def __init__(self, what: str, *, where: str = "", do: str = "") -> None:
-        self.what, self.where, self.do = what, where, do
-        parts = [what.rstrip(".") + ".", f"Where: {where.rstrip('.')}." if where else "", do]
-        super().__init__(" ".join(part for part in parts if part))
+    name: Literal["show", "events", "export", "resume", "fork"]
+    session: str
+    arguments: Mapping[str, object] = {}
+
+    def __str__(self) -> str:
+        if self.name == "events":
+            return f"consilience show {self.session} --events"
+        options = (f" {option_of(name)} {value}" for name, value in self.arguments.items())
+        return f"consilience {self.name} {self.session}{''.join(options)}"
+
+
+_OPTIONS = {"settings": "--set", "replace": "--replace-agent", "perspectives": "--perspective", "sources": "--source"}
+
+
+def option_of(field: str) -> str:
+    """Return the option that a field of a request is on the command line."""
+    return _OPTIONS.get(field, f"--{field.replace('_', '-')}")
+
+
+class UserError(ConsilienceError):
+    """A mistake of the user: what is wrong, in which `field` of the request, `where` else, what to `do`, and the `command` for it.
+
+    A field is named as in Python and over HTTP. Each face words field and command in its own terms; `str()` is one paragraph.
+    """
+
+    def __init__(
+        self, what: str, *, field: str = "", where: str = "", do: str = "", command: Command | None = None
+    ) -> None:
+        self.what, self.field, self.where, self.do, self.command = what, field, where, do, command
+        super().__init__(what)
+
+    def __str__(self) -> str:
+        return self.paragraph()
+
+    def paragraph(self, spell: Callable[[str], str] = str) -> str:
+        """Return what is wrong, where, and what to do, with the field spelled by `spell`."""
+        place = self.place(spell).rstrip(".")
+        parts = [self.what.rstrip(".") + ".", f"Where: {place}." if place else "", self.advice()]
+        return " ".join(part for part in parts if part)
+
+    def place(self, spell: Callable[[str], str] = str) -> str:
+        return f"{spell(self.field)} {self.where}".strip() if self.field else self.where
+
+    def advice(self, spell: Callable[[Command], str] = str) -> str:
+        return f"{self.do}: {spell(self.command)}" if self.command else self.do
 
 
 class SettingsError(UserError):

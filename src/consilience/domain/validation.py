@@ -53,11 +53,11 @@ class Unfit(ValueError):
 class InvalidValues(SettingsError, ValueError):
     """Values that fields do not take, with the `names` of the fields. A `ValueError`, as pydantic expects of a nested model."""
 
-    def __init__(self, cause: ValidationError, what: str, *, where: str = "", do: str) -> None:
+    def __init__(self, cause: ValidationError, what: str, *, field: str = "", where: str = "", do: str) -> None:
         self.cause = cause
         raised = [(detail["loc"], detail.get("ctx", {}).get("error")) for detail in _details(cause)]
         self.names = {str(name) for place, error in raised for name in place[:1] or getattr(error, "names", ())}
-        super().__init__(what, where=where, do=do)
+        super().__init__(what, field=field, where=where, do=do)
 
 
 class UserWritten(Frozen):

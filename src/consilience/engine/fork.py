@@ -13,7 +13,7 @@ from pathlib import Path
 
 from consilience.domain.agents import Agent, in_dealing_order, unknown_agent
 from consilience.domain.detail import Detail, DetailChoice
-from consilience.domain.errors import SettingsError
+from consilience.domain.errors import Command, SettingsError
 from consilience.domain.events import (
     CUT,
     AnswerReceived,
@@ -219,17 +219,21 @@ def plan_telling(parent: str, fact: str, *, store: Store, changes: ForkChanges) 
     if telling is None:
         raise SettingsError(
             f"session {parent} is of the protocol {old.protocol}, which takes no new fact after its end",
-            do=f"Ask again with the fact in the task: consilience fork {parent} --at 0 --task TEXT.",
+            do="Ask again with the fact in the task",
+            command=Command("fork", parent, {"at": 0, "task": "TEXT"}),
         )
     if not fact.strip():
         raise SettingsError("the fact is empty", do="Give it in a sentence.")
     if not any(isinstance(event, SessionFinished) for event in events):
-        raise SettingsError(f"session {parent} is not finished", do=f"Resume it first: consilience resume {parent}.")
+        raise SettingsError(
+            f"session {parent} is not finished", do="Resume it first", command=Command("resume", parent)
+        )
     positions = {e.key for e in events if isinstance(e, CallCompleted) and _has_phase(e, (telling.positions,))}
     if not positions:
         raise SettingsError(
             f"in session {parent} no agent took a position at the end, so a fact can change none",
-            do=f"See how it ended: consilience show {parent}.",
+            do="See how it ended",
+            command=Command("show", parent),
         )
     earlier_facts = old.settings.get(telling.setting)
     facts = (*(earlier_facts if isinstance(earlier_facts, list) else ()), fact.strip())
@@ -252,18 +256,21 @@ def _has_phase(event: Event, phases: Sequence[str]) -> bool:
 
 def no_call_error(planned: Fork, notes: Sequence[str] = ()) -> SettingsError:
     """Return the error of a fork that `makes_no_call`, with what leads to calls; `notes` are sentences put before it."""
-    report, ways = planned.protocol.report, [f"{note.removesuffix('.')}." for note in notes]
+    ways, larger = [f"{note.removesuffix('.')}." for note in notes], planned.protocol.report.step_setting
     if planned.failures:
         ways.append(f"Calls without a usable reply ({planned.kinds_kept}) are made again with another model.")
     if any(_is_cut(end) for end in planned.failed):
-        ways.append("Replies that were cut are asked for again with --set reply_tokens=N, if N is larger.")
-    if steps := report.step_setting:
-        ways.append(f"For more steps than {getattr(planned.protocol, steps):,}: --set {steps}=N.")
-    ways.append("To ask again with another model, task or prompt, name an earlier point; --at 0 asks every call again.")
+        ways.append("Replies that were cut are asked for again if they may be longer.")
+        larger = "reply_tokens"
+    ways.append("To ask again with another model, task or prompt, name an earlier point; 0 asks every call again.")
+    if larger:
+        ways.append(f"Or raise {larger}")
     return SettingsError(
         f"the fork would make no call: session {planned.parent} is finished and every reply is inherited",
-        where=f"--at, event {planned.at}",
+        field="at",
+        where=f"event {planned.at}",
         do=" ".join(ways),
+        command=Command("fork", planned.parent, {"at": "end", "settings": f"{larger}=N"}) if larger else None,
     )
 
 
@@ -396,7 +403,7 @@ def _check_known(cls: type[Protocol], settings: Iterable[str], known: Iterable[s
     names = tuple(known)
     if unknown := [name for name in settings if name not in names]:
         do = f"{did_you_mean(unknown[0], names)}Known: {', '.join(names)}."
-        raise SettingsError(f"{cls.name} has no setting {unknown[0]!r}", where="--set", do=do)
+        raise SettingsError(f"{cls.name} has no setting {unknown[0]!r}", field="settings", do=do)
 
 
 def _model_name(model: SeatModel | None) -> str | None:
@@ -415,7 +422,7 @@ def _agents(old: SessionStarted, protocol: Protocol, perspectives: Mapping[str, 
     new_agents = in_dealing_order(protocol.agents(None))
     unknown = [id for id in perspectives if id not in {agent.id for agent in new_agents}]
     if unknown:
-        raise unknown_agent(unknown[0], new_agents, "--perspective")
+        raise unknown_agent(unknown[0], new_agents, field="perspectives")
     agents = []
     for agent in new_agents:
         if agent == recorded_protocol_agents.get(agent.id) and agent.id in parent_agents:
@@ -434,7 +441,7 @@ def _assign_models(
     ids = [agent.id for agent in agents]
     unknown = [id for id in replace if id not in ids]
     if unknown:
-        raise unknown_agent(unknown[0], agents, "--replace-agent")
+        raise unknown_agent(unknown[0], agents, field="replace")
     if isinstance(models, Mapping):
         return models_by_agent(agents, {**models, **replace})
     if models is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from consilience.domain.errors import SettingsError, UnknownName
+from consilience.domain.errors import Command, SettingsError, UnknownName
 from consilience.domain.events import AnyEvent, Ended
 from consilience.domain.validation import did_you_mean
 from consilience.engine.activity import Phase, phase_name
@@ -24,7 +24,8 @@ def fork_position(parent: str, events: Sequence[AnyEvent], at: int | str) -> int
         if not 0 <= int(at) <= last:
             raise SettingsError(
                 f"session {parent} has the events 1 to {last}",
-                where=f"--at {at}",
+                field="at",
+                where=str(at),
                 do="Give one of them, or 0 for none.",
             )
         return int(at)
@@ -38,8 +39,9 @@ def fork_position(parent: str, events: Sequence[AnyEvent], at: int | str) -> int
         listed = f"Phases: {list_phases(phases)}. " if phases else ""
         raise UnknownName(
             f"session {parent} has no phase or call {at!r}",
-            where="--at",
-            do=f"{meant}{listed}Calls: consilience show {parent} --events." if points else "It made no call.",
+            field="at",
+            do=f"{meant}{listed}See its calls" if points else "It made no call.",
+            command=Command("events", parent) if points else None,
         )
     return max(positions)
 

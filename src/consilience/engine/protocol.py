@@ -118,8 +118,8 @@ class Protocol(BaseModel, ABC):
         try:
             super().__init__(**settings)
         except ValidationError as error:
-            what, place = describe_invalid(error, model=type(self)), f"settings of {type(self).name}"
-            raise InvalidValues(error, what, where=place, do="Change them and try again.") from None
+            what, owner = describe_invalid(error, model=type(self)), f"of {type(self).name}"
+            raise InvalidValues(error, what, field="settings", where=owner, do="Change them and try again.") from None
 
     reply_tokens: Annotated[
         int | None, Field(ge=16, le=100_000, description="max tokens per reply; default: 4096, 1024 with brief prompts")

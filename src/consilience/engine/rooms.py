@@ -81,7 +81,8 @@ def closing_error(sizes: CallSizes, protocol: Protocol, windows: Mapping[str, in
     return SettingsError(
         f"the closing call cannot fit: its prompt has at least {least[seat]:,} tokens, and the context window of {seat} has "
         f"{windows[seat]:,}",
-        where="documents and task",
+        field="sources",
+        where="and task",
         do="Give fewer or shorter documents, or a model with a larger window. A larger window than is known can be declared: "
         "context_window in consilience.toml.",
     )

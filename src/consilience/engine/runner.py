@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from pydantic_core import PydanticSerializationError
 
-from consilience.domain.errors import RequestMismatch, SettingsError, VersionMismatch, check_unicode
+from consilience.domain.errors import Command, RequestMismatch, SettingsError, VersionMismatch, check_unicode
 from consilience.domain.events import (
     SCHEMA_VERSION,
     AnyEvent,
@@ -268,7 +268,8 @@ def _check_models(session: str, started: SessionStarted, ports: Mapping[str, Age
     if changed:
         raise SettingsError(
             f"session {session} was begun with other models ({'; '.join(changed)})",
-            do=f"Give the same, or change them in a fork: consilience fork {session} --at end --replace-agent ID=MODEL.",
+            do="Give the same, or change them in a fork",
+            command=Command("fork", session, {"at": "end", "replace": "ID=MODEL"}),
         )
 
 
@@ -283,22 +284,18 @@ def start_event(session: str, events: Sequence[AnyEvent]) -> SessionStarted:
     return started
 
 
-def check_version(session: str, started: SessionStarted, cls: type[Protocol], do: str = "") -> None:
-    """Raise `VersionMismatch` if the installed code cannot run the session. `do` is the advice; by default how to go on with it."""
-    do = do or (
-        "It can still be shown. Install the version that wrote it, or keep its replies in a fork: "
-        f"consilience fork {session} --at end."
-    )
+def check_version(
+    session: str, started: SessionStarted, cls: type[Protocol], do: str = "", command: Command | None = None
+) -> None:
+    """Raise `VersionMismatch` if the installed code cannot run the session. Advice by default: how to go on with it."""
+    do = do or "It can still be shown. Install the version that wrote it, or keep its replies in a fork"
+    command, what = command or Command("fork", session, {"at": "end"}), ""
     if cls.version != started.protocol_version:
-        raise VersionMismatch(
-            f"session {session} was written by version {started.protocol_version} of {started.protocol}; this is {cls.version}",
-            do=do,
-        )
-    if started.prompt_format != PROMPT_FORMAT:
-        raise VersionMismatch(
-            f"session {session} was written with prompt format {started.prompt_format}; this is {PROMPT_FORMAT}",
-            do=do,
-        )
+        what = f"by version {started.protocol_version} of {started.protocol}; this is {cls.version}"
+    elif started.prompt_format != PROMPT_FORMAT:
+        what = f"with prompt format {started.prompt_format}; this is {PROMPT_FORMAT}"
+    if what:
+        raise VersionMismatch(f"session {session} was written {what}", do=do, command=command)
 
 
 def recorded_setup(started: SessionStarted, journal: Journal, seats: Seats, options: Options) -> Setup:
@@ -369,7 +366,7 @@ def check_task(task: str, where: str = "") -> None:
         raise SettingsError(
             f"the task has {len(task):,} characters; at most {MAX_TASK_CHARS:,} are allowed",
             where=where,
-            do="Give long material as documents (--source FILE, in Python sources=[…]) and ask about them.",
+            do="Give long material as documents (sources) and ask about them.",
         )
 
 
@@ -429,12 +426,12 @@ def encoder_for(protocol: Protocol, encoder: str | Encoder | None, options: Opti
     return encoder_opened
 
 
-def missing_encoder(protocol: Protocol, where: str = "") -> SettingsError:
+def missing_encoder(protocol: Protocol) -> SettingsError:
     """Return the error of a protocol that needs an encoder and has none."""
     return SettingsError(
         "comparing texts by embedding needs an encoder",
-        where=where,
-        do=f"Name one (--encoder minilm is offline and free), or {protocol.without_encoder}.",
+        field="encoder",
+        do=f"Name one (minilm is offline and free), or {protocol.without_encoder}.",
     )
 
 

@@ -12,7 +12,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from consilience.domain.errors import UnknownName, UserError
+from consilience.domain.errors import Command, UnknownName, UserError
 from consilience.domain.events import (
     AnyEvent,
     CallAwaited,
@@ -80,7 +80,8 @@ async def sent_prompts(session: str, key: str, *, store: Store) -> list[SentProm
     close = ", ".join(get_close_matches(key, sorted(keys), 3, 0.4))
     raise UnknownName(
         f"session {session} has no call {key!r}",
-        do=(f"Similar keys: {close}. " if close else "") + f"All keys: consilience show {session} --events.",
+        do=(f"Similar keys: {close}. " if close else "") + "See its calls",
+        command=Command("events", session),
     )
 
 
@@ -113,9 +114,10 @@ async def _run_again(
     """Run the protocol up to the last recorded call, and return what ended it before its report. `watch` is given the state."""
     advice = (
         "Install that version: only the code that wrote a session can render its prompts. "
-        f"Its replies can be read without it: consilience export {session} --out {session}.html."
+        "Its replies can be read without it"
     )
-    check_version(session, started, recorded_protocol(started.protocol), advice)
+    command = Command("export", session, {"out": f"{session}.html"})
+    check_version(session, started, recorded_protocol(started.protocol), advice, command)
     journal = _Unwritten(session, store)
     options = Options(hold=lambda phase: True, patience=0.0)
     async with aclosing(replay_seats(started.agents)) as seats:

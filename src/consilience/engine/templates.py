@@ -18,7 +18,7 @@ from jinja2 import Environment, StrictUndefined, Template, TemplateError, Templa
 from jinja2.sandbox import SandboxedEnvironment
 
 from consilience.domain.detail import Detail
-from consilience.domain.errors import PromptFailed, ProtocolViolation, SettingsError
+from consilience.domain.errors import Command, PromptFailed, ProtocolViolation, SettingsError
 from consilience.domain.events import SessionStarted
 from consilience.domain.paths import read_bounded_text
 from consilience.engine.bounded_templates import BoundedEnvironment, render_bounded
@@ -78,12 +78,12 @@ class Templates:
             _check_hashable(name, values)
             kind = "" if isinstance(error, TemplateError) else f"{type(error).__name__}: "
             where = self.directory / f"{name}.j2" if self.directory and name in self.replaced else f"{name}.j2"
-            fork = f"consilience fork {self.session} --at end --prompts {self.directory or 'DIR'}"
-            fork = f" A session keeps its templates, so continue in a fork: {fork}" if self.session else ""
+            arguments = {"at": "end", "prompts": self.directory or "DIR"}
             raise PromptFailed(
                 f"the prompt {name!r} failed to render: {kind}{error}",
                 where=str(where),
-                do=f"Fix the file.{fork}",
+                do="Fix the file." + (" A session keeps its templates, so continue in a fork" if self.session else ""),
+                command=Command("fork", self.session, arguments) if self.session else None,
             ) from error
 
 

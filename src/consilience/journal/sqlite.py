@@ -19,6 +19,7 @@ from pydantic_core import to_json
 
 from consilience.domain.errors import (
     AlreadyFinished,
+    Command,
     SessionBusy,
     SettingsError,
     StoreUnusable,
@@ -219,7 +220,7 @@ class SqliteStore(SqliteRecords):
         check_unicode(by, "the name of the sender")
         if isinstance(self.ending(session), SessionFinished):
             raise AlreadyFinished(
-                f"session {session} is finished", where=self.path, do=f"See it: consilience show {session}."
+                f"session {session} is finished", where=self.path, do="See it", command=Command("show", session)
             )
         if kind in ("answer", "pass") and key not in (awaited := awaited_keys(self.read(session))):
             choices = f"Awaited: {', '.join(sorted(awaited))}." if awaited else "Nothing is awaited."

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from consilience.domain.errors import OverAllowance
+from consilience.domain.errors import Command, OverAllowance
 from consilience.journal.accounts import Allowance
 from consilience.journal.sqlite import SqliteJournal
 from consilience.journal.statements import CLAIM, CLAIM_RUN, RELEASE, SPEND
@@ -55,7 +55,8 @@ class SqliteAccounts:
         if not store._rows("SELECT 1 FROM claims WHERE session=? AND call=''", journal.number):
             raise OverAllowance(
                 f"{owner or 'this machine'} runs as many sessions as allowed: {allowance.running}",
-                do=f"Wait until one ends. Then: consilience resume {journal.session}",
+                do="Wait until one ends. Then resume it",
+                command=Command("resume", journal.session),
             )
         return account
 

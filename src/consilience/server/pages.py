@@ -217,10 +217,9 @@ class PageRoute(APIRoute):
 
 def problem_of(error: ConsilienceError) -> str:
     """Return an error in words for a page: what is wrong and what to do, without routes and options of commands."""
-    detail = error_json(error)
-    do = detail["do"] if "/api/" not in detail["do"] and "--" not in detail["do"] else ""
-    what = detail["what"].rstrip(".")
-    return f"{what[:1].upper()}{what[1:]}. {do}".strip()
+    detail = error_json(error, routes=False)
+    what, do = detail["what"].rstrip("."), detail["do"].rstrip(".")
+    return f"{what[:1].upper()}{what[1:]}. {f'{do}.' if do else ''}".strip()
 
 
 def go_to(path: str) -> Response:

@@ -23,9 +23,9 @@ from typing import Protocol as TypingProtocol
 from consilience.deliberation import Deliberation
 from consilience.domain.errors import JournalError, SettingsError, StoreUnusable, UnknownName
 from consilience.domain.events import AnyEvent, SessionFinished, SessionStarted
-from consilience.domain.report import Report, register_report_finder
+from consilience.domain.report import Report
 from consilience.engine.execution import Options
-from consilience.engine.fork import Fork, no_call_error, prepare_fork
+from consilience.engine.fork import Fork, prepare_fork
 from consilience.engine.protocol import Protocol, report_type
 from consilience.executor import Executor
 from consilience.journal.store import LetterKind, Records, Store
@@ -125,7 +125,6 @@ class Sessions:
         failures: RunFailures | None = None,
     ) -> None:
         """`options` are those of the executor: endpoints, connections. The `meter` observes its runs, `failures` how they end."""
-        register_report_finder(report_type)
         self._reader = SeenReader(store.reader)
         self.feeds = Feeds(self._reader)
         self.meter = meter or Meter()
@@ -180,9 +179,8 @@ class Sessions:
         """
 
         def prepare() -> Prepared:
-            agents = protocol.agents(None)
-            models = {agent.id: canonical_name(model) for agent in agents}
-            deliberation, plan = self._plans.deliberation(caller, protocol, agents, models, body, prompts=prompts)
+            models = {agent.id: canonical_name(model) for agent in protocol.agents(None)}
+            deliberation, plan = self._plans.deliberation(caller, protocol, models, body, prompts=prompts)
             return _recorded(deliberation, plan, body.task, session)
 
         return (await self._begun(prepare)).session
@@ -357,12 +355,6 @@ class Sessions:
             owner = self._store.of(*caller.owners).owner(session)
             store = self._store.of(owner, *caller.owners)  # a fork belongs to whom its parent belongs
             planned = planned_fork(store, caller, self.settings, session, body, self.endpoints)
-            if planned.makes_no_call:
-                raise SettingsError(
-                    no_call_error(planned).what,
-                    where="at",
-                    do="Name an earlier point: `0` asks every call again. Or change settings so that there are more steps.",
-                )
             return PreparedFork(
                 asyncio.run(prepare_fork(planned, store=store, session=_new_id(), options=options)), planned
             )

@@ -8,16 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from consilience.deliberation import Deliberation
-from consilience.domain.agents import Agent, in_dealing_order
+from consilience.domain.agents import in_dealing_order
 from consilience.domain.errors import UnknownName
 from consilience.domain.panels import CATALOG, Panel, load_panel
 from consilience.domain.report import Report
 from consilience.engine.execution import Options
 from consilience.engine.protocol import Protocol, find_protocol, protocol_names
-from consilience.engine.seats import choose_detail
 from consilience.journal.store import Store
-from consilience.models.registry import Choice
-from consilience.planning import AS_ASKED, RunPlan, make_plan, with_documents
+from consilience.planning import RunPlan
+from consilience.run_plans import plan_deliberation
 from consilience.server.bodies import NewSession
 from consilience.server.callers import Caller
 from consilience.server.checks import assigned_models, check_priced, check_settings
@@ -48,36 +47,19 @@ class SessionPlans:
         protocol = cls(**settings, **derived).with_panel(panel)
         agents = in_dealing_order(protocol.agents(panel))
         models = assigned_models(caller, self._settings, agents, named)
-        return self.deliberation(caller, protocol, agents, models, body, panel)
+        return self.deliberation(caller, protocol, models, body, panel)
 
     def deliberation(
         self,
         caller: Caller,
         protocol: Protocol,
-        agents: Sequence[Agent],
         models: dict[str, str],
         body: NewSession,
         panel: Panel | None = None,
         prompts: Path | None = None,
     ) -> tuple[Deliberation[Report], RunPlan]:
         """Return a deliberation of a protocol on these models, by agent. Raises `Forbidden` where its cost cannot be bounded."""
-        detail, known = choose_detail("auto", agents, models), self._options.endpoints
-        check_priced(caller, models.values(), known)
-        protocol = with_documents(protocol.with_detail(detail), body.sources, models.values(), known)
-        plan = make_plan(
-            protocol,
-            agents,
-            models,
-            Choice("", AS_ASKED),
-            known=known,
-            limits=body.limits,
-            task=body.task,
-            sources=body.sources,
-            templates=protocol.load_templates(prompts, detail),
-            encoder=None,
-            thinking=body.thinking,
-            detail=detail,
-        )
+        check_priced(caller, models.values(), self._options.endpoints)
         require = {"require": ",".join(body.require)} if body.require else {}
         deliberation = Deliberation[Report](
             protocol,
@@ -93,7 +75,7 @@ class SessionPlans:
                 self._options, thinking=body.thinking, name=body.name, deliveries={SERVED: "yes", **require}
             ),
         )
-        return deliberation, plan
+        return deliberation, plan_deliberation(deliberation, body.task)
 
     def _named(
         self, body: NewSession

@@ -66,7 +66,7 @@ async def resolve(session: SessionId, request: Request, sessions: Service, calle
     try:
         await sessions.resolve(caller, session, form.get("question"), outcome)
     except ConsilienceError as error:
-        if isinstance(error, UnknownName) and not error.where:
+        if isinstance(error, UnknownName) and not error.place():
             raise
         return await _page(request, sessions, caller, problem=problem_of(error), status=422)
     return go_to("/sessions#due")

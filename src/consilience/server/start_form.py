@@ -20,7 +20,6 @@ from consilience.domain.validation import InvalidValues, errors_by_field
 from consilience.server.bodies import ChoicesBody, NewSession, SourceBody
 from consilience.server.callers import Caller
 from consilience.server.checks import allowed_models
-from consilience.server.errors import error_json
 from consilience.server.pages import PostedForm, problem_of
 from consilience.server.replies import ProtocolView
 from consilience.server.setting_fields import typed_settings
@@ -56,15 +55,15 @@ class WrongFields(Exception):
 
 def placed(error: ConsilienceError, settings: str = "settings") -> WrongFields:
     """Return an error with the field that it is about. `settings`: what the names of the fields of settings begin with."""
-    if isinstance(error, InvalidValues) and error.where.startswith("settings of"):
+    if isinstance(error, InvalidValues) and error.field == "settings":
         return wrong_fields(error.cause, prefix=f"{settings}.")
-    where = error_json(error)["where"] if isinstance(error, UserError) else ""
-    head, _, rest = where.partition(" ")[0].rstrip(",").partition(".")
+    where = (error.field or error.where) if isinstance(error, UserError) else ""
+    head, _, rest = where.partition(".")
     if head in ("replace", "perspectives", "limits") and rest:
         return WrongFields({where: problem_of(error)})
     if head == "settings" and rest:
         return WrongFields({f"{settings}.{rest}": problem_of(error)})
-    name = "sources" if "documents" in where else "protocol" if head == "settings" else head
+    name = "protocol" if head == "settings" else head
     return WrongFields({name if name in FIELDS else "": problem_of(error)})
 
 

@@ -79,7 +79,7 @@ class RefinementSettings(Protocol):
         "a hierarchy writes a text: authors draft, specialists help, a critic judges, and further passes revise"
     )
     must_be_read: ClassVar[frozenset[str]] = frozenset({"critique"})
-    without_encoder: ClassVar[str] = "give every role of the hierarchy a vector, or use --filter auto or never"
+    without_encoder: ClassVar[str] = "give every role of the hierarchy a vector, or set filter to auto or never"
 
     hierarchy: Annotated[
         HierarchySetting,

@@ -52,7 +52,7 @@ def view_of(name: str, record: SessionRecord) -> View:
         owner = f"a session of {started.protocol}" if started else "a session that never began"
         more = "" if record.state.finished else " The protocol may add others when the session has ended."
         raise SettingsError(
-            f"{owner} has no view {name!r:.60}", where="--view", do=f"Its views: {', '.join(named)}.{more}"
+            f"{owner} has no view {name!r:.60}", field="view", do=f"Its views: {', '.join(named)}.{more}"
         )
     return views[name]
 
