@@ -87,7 +87,7 @@ def _run_fork(request: InheritingRequest, store: Store, planned: forks.Fork, pos
     check_output(planned.protocol.report, request)
     planned, models = _with_models(request, planned)
     idle = planned.makes_no_call and not _is_shown_differently(store, planned.parent)
-    sources = [Source(text=d.text, name=d.name, agents=d.agents, remarks=d.remarks) for d in planned.documents]
+    sources = [Source(d.text, d.name, d.agents, d.remarks, d.shares) for d in planned.documents]
     planned = replace(planned, protocol=with_documents(planned.protocol, sources, models.values(), config.endpoints))
     check_models(models.values(), config.endpoints, keys=not request.dry_run, origin="as recorded")
     check_models(unassigned_models(request, planned.agents), config.endpoints, keys=False)
