@@ -19,6 +19,7 @@ from consilience.domain.agents import Agent
 from consilience.domain.content import id_of as id_of
 from consilience.domain.content import text_id as text_id
 from consilience.domain.detail import Detail
+from consilience.domain.document_shares import DocumentShare
 from consilience.domain.outcome import (
     Check,
     Estimate,
@@ -62,12 +63,11 @@ class SourceRef(BaseModel):
 
     id: str
     name: str
-    text: str
-    """Id of the text."""
-    agents: tuple[str, ...] | None = None
-    """Ids of the only agents that may read it; None: all agents."""
+    text: str  # id of the text
+    agents: tuple[str, ...] | None = None  # ids of the only agents that may read it; None: all agents
     generations: int | None = None  # forks since a fork added the document; None if the first session had it
     remarks: tuple[str, ...] = ()  # what of its file or directory the text does not show
+    shares: tuple[DocumentShare, ...] = ()  # who is shown which lines, if it is dealt
 
 
 class SessionStarted(Event):

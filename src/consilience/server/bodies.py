@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator, StringConstraints
 
+from consilience.documents.dealing import Deal
 from consilience.domain.messages import Source
 from consilience.domain.outcome import Limits, StopReason, ThinkingLevel
 from consilience.domain.panels import Panel
@@ -60,6 +61,8 @@ class NewSession(Body):
     """Names of the server's models: to assign to the agents in turn, or by agent id; a person is `human`. Empty: the default."""
     sources: GivenSources = ()
     """Documents."""
+    deal: Deal = "none"
+    """How documents are dealt to the agents."""
     limits: Limits = Limits()
     """Limits on calls, tokens, money, time and steps."""
     seed: int = Field(default=0, ge=-(2**63), lt=2**63)

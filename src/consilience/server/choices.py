@@ -10,12 +10,12 @@ from functools import partial
 from pathlib import PurePath
 
 from consilience.choosing import CHANGES, Given, ProtocolChoice, choose, reading_of
-from consilience.deliberation import remaining_limits
 from consilience.domain.errors import SettingsError, UnknownName
 from consilience.domain.events import SessionFinished, SessionStarted
 from consilience.domain.model_names import PERSON
 from consilience.domain.outcome import Limits
 from consilience.engine.seats import choose_detail
+from consilience.engine.usage import remaining_limits
 from consilience.journal.store import Records
 from consilience.models.endpoints import Endpoints
 from consilience.models.registry import window_by_name
