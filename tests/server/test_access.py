@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import logging
 import os
@@ -12,10 +13,13 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from starlette.routing import Mount, Route
 
+from cli.loopback import PATIENCE
 from consilience.domain.errors import SettingsError
+from consilience.server import access
 from consilience.server.access import LINKED, OPEN, AccessGate, Door, check_start
 from consilience.server.access_settings import AccessSettings
 from consilience.server.owners import Owners, add_owner
@@ -233,6 +237,32 @@ async def test_stream_ends_when_its_token_is_withdrawn(public: Public) -> None:
     await AccessGate(app, door=Door(server.access, Owners(file)))(scope, send, send)
     assert [message.get("body") for message in sent[1:]] == [b"row", b"row", b""]
     assert sent[-1]["more_body"] is False
+
+
+async def test_open_requests_of_one_owner_are_bounded_and_those_of_others_are_not(
+    public: Public, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(access, "MAX_OPEN", 2)
+    server, tokens = public
+    held = server.begin(server.client(tokens["anna"]))
+    transport = httpx.ASGITransport(server.app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url=PUBLIC, timeout=PATIENCE) as client:
+
+        async def get(owner: str, path: str = "") -> httpx.Response:
+            return await client.get(f"/api/sessions{path}", headers={"authorization": f"Bearer {tokens[owner]}"})
+
+        streams = [asyncio.create_task(get("anna", f"/{held}/events")) for _ in range(2)]
+        for _ in range(6_000):
+            if server.sessions.feeds.readers == 2:
+                break
+            await asyncio.sleep(0.01)
+        refused = await get("anna")
+        assert refused.status_code == 429
+        assert "retry-after" in refused.headers
+        assert (await get("bob")).status_code == 200
+        server.sessions.feeds.close()
+        assert [(await stream).status_code for stream in streams] == [200, 200]
+        assert (await get("anna")).status_code == 200
 
 
 def test_broken_token_file_keeps_the_version_before_and_the_log_says_so(

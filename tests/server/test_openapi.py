@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 import schemathesis
@@ -16,11 +19,13 @@ from schemathesis import GenerationMode
 
 from cli.loopback import MODEL
 from consilience import Deliberation, Vote
+from consilience.engine import seats
+from consilience.models.port import ModelRequest
 from consilience.server.access import Door
 from consilience.server.callers import LOCAL
 from consilience.server.settings import ServerSettings
 from consilience.testing.any_model import AnyModel
-from server.inprocess import served
+from server.inprocess import listening, served, url_of
 
 EXAMPLES = 8
 """Of each operation, fitting and unfitting each."""
@@ -76,6 +81,78 @@ def call_all(cases: Any, called: dict[str, set[int]]) -> None:
             assert answer.status_code < 500, (case.as_curl_command(), answer.text)
 
     call()
+
+
+def test_address_in_any_string_of_any_request_is_never_connected_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stub, resolve = AnyModel(name=MODEL), seats.resolve
+    monkeypatch.setattr(seats, "resolve", lambda name, **more: stub if name == MODEL else resolve(name, **more))
+    sent, statuses = set[str](), set[int]()
+    with served(tmp_path) as server, listening() as trap, server.client() as client:
+        document = server.app.openapi()
+        address = f"{url_of(trap)}/v1#m"
+        for path, methods in document["paths"].items():
+            for method, operation in methods.items():
+                for request in planted(document, operation, address):
+                    place = re.sub(r"\{\w+(:path)?\}", request.pop("in_path", "finished"), path)
+                    answer = client.request(method, place, **request)
+                    assert answer.status_code < 500, (place, request, answer.text)
+                    sent.add(path)
+                    statuses.add(answer.status_code)
+        server.settle()
+        trap.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            trap.accept()
+    assert sent == set(document["paths"])
+    assert {200, 201, 404, 422} <= statuses <= {200, 201, 202, 400, 404, 422}
+
+
+def planted(document: dict[str, Any], operation: dict[str, Any], address: str) -> Iterator[dict[str, Any]]:
+    """Requests with an address in each parameter, in each field of the body alone, and in all strings of a field."""
+    hosts = {"x-forwarded-host": address, "x-forwarded-for": address, "referer": address}
+    yield {"in_path": quote(address, safe=""), "headers": {**hosts, "forwarded": f"host={address}"}}
+    yield {"params": {p["name"]: address for p in operation.get("parameters", []) if p["in"] == "query"}}
+    for parameter in operation.get("parameters", []):
+        if parameter["in"] == "query":
+            yield {"params": {parameter["name"]: address}}
+    body = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema")
+    if body is None:
+        return
+    schema = {**document["components"]["schemas"].get(body.get("$ref", "").rpartition("/")[2], body)}
+    schema["$defs"] = document["components"]["schemas"]
+    required = {"task": "Why?", "protocol": "vote", "settings": {"votes": 1}, "models": [MODEL], "sources": []}
+    known = {name: value for name, value in required.items() if name in schema.get("properties", {})}
+    known |= {"model": "consilience/vote"} if "model" in schema.get("properties", {}) else {}
+    for name, field in schema.get("properties", {}).items():
+        whole = json.loads(AnyModel().reply(model_request({**schema, "properties": {name: field}})))
+        with_address = everywhere(whole[name], address)
+        for value in (
+            address,
+            [address],
+            {address: address},
+            [{"name": "a", "text": "b", "url": address}],
+            with_address,
+        ):
+            yield {"json": {**known, name: value}}
+        form = {**known, name: with_address}
+        yield {
+            "data": {k: v if isinstance(v, str) else json.dumps(v) for k, v in form.items()},
+            "files": [("files", (address, address.encode()))],
+        }
+
+
+def model_request(schema: dict[str, Any]) -> ModelRequest:
+    return ModelRequest(agent="A", key="k", system="", user="", schema=schema)
+
+
+def everywhere(value: Any, address: str) -> Any:
+    """Return a value with the address in place of each of its strings."""
+    if isinstance(value, dict):
+        return {name: everywhere(inner, address) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [everywhere(inner, address) for inner in value]
+    return address if isinstance(value, str) else value
 
 
 def test_openapi_describes_every_route_and_field(app: Any) -> None:

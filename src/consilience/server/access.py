@@ -10,6 +10,7 @@ caller into the scope (`caller_of`), or what a link opens (`link_of`). Errors ar
 from __future__ import annotations
 
 import ipaddress
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import quote
@@ -32,6 +33,8 @@ OPEN = frozenset(
 LINKED = ("/seat/", "/share/")
 """Beginnings of paths whose rest is the token of a link, which the routes there check. They are given no caller."""
 COOKIE = "consilience"
+MAX_OPEN = 256
+"""Requests of one owner that are answered at the same time, streams included, so that one leaves connections to the others."""
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
@@ -155,6 +158,8 @@ class AccessGate:
     def __init__(self, app: ASGIApp, *, door: Door) -> None:
         self.app = app
         self.door = door
+        self._open: Counter[str] = Counter()
+        """Requests that are being answered, by owner."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -169,7 +174,12 @@ class AccessGate:
                 return
             await _answer(refusal, scope, headers)(scope, receive, send)
             return
-        await self._pass_on(scope, receive, _private(send), headers, caller)
+        owner = caller.owner if caller is not None else ""
+        self._open[owner] += 1
+        try:
+            await self._pass_on(scope, receive, _private(send), headers, caller)
+        finally:
+            self._open[owner] -= 1
 
     def _admit(self, scope: Scope, headers: Headers) -> Caller | None:
         """Return who asks; None where nobody need be known. Raises `AccessRefusal`."""
@@ -182,6 +192,8 @@ class AccessGate:
         caller = self.door.caller(scope, headers)
         if caller is None:
             raise AccessRefusal(401, "no valid token", "Send Authorization: Bearer TOKEN, or log in at /login.")
+        if caller.owner and self._open[caller.owner] >= MAX_OPEN:
+            raise AccessRefusal(429, f"{caller.owner} has {MAX_OPEN} open requests", "Close streams, or wait.")
         scope["consilience.caller"] = caller
         return caller
 
