@@ -15,6 +15,7 @@ from markupsafe import Markup, escape
 
 from consilience.domain.messages import PLAIN_MARKS, Quotation
 from consilience.domain.sections import Block, Item, Refs, View
+from consilience.reporting.changed_words import WordMark, worded
 from consilience.reporting.formatting import CODE, demote_markdown, one_line, strip_invalid_xml
 from consilience.reporting.markdown import MAX_TABLE_ROWS
 from consilience.reporting.report_sections import ReportDocument
@@ -144,6 +145,11 @@ class PageParts:
                     token.tag = tokens[n + 2].tag = "td"
         return Markup(parser.renderer.render(tokens, parser.options, {"parts": self}))
 
+    def diff(self, text: str) -> Markup:
+        """Return a unified diff in which the words are marked that a line removed or added beside its other version."""
+        rows = [Markup().join(_marked_words(tag, words, self.verbatim) for tag, words in row) for row in worded(text)]
+        return Markup("\n").join(rows)
+
     # --- what the templates of blocks ask for
 
     def anchor(self, shows: str) -> str:
@@ -188,6 +194,10 @@ class PageParts:
         text_before = before() + references.string[: references.start()]
         quoted = _plain(text_before[-MAX_TEXT_BEFORE:])
         return next((words for form, words in faults if quoted.rstrip(" .,;:*_\"'`").endswith(form)), "")
+
+
+def _marked_words(tag: WordMark, words: str, shown: Callable[[str], Markup]) -> Markup:
+    return Markup(f"<{tag}>{{}}</{tag}>").format(shown(words)) if tag else shown(words)
 
 
 class Outline:
