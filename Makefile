@@ -23,7 +23,7 @@ DOCS_READY := .venv/.ready-docs
 
 export DEMO_QUESTION
 
-.PHONY: help setup demo test test-all test-rest golden check bench study-debate study-review docs clean
+.PHONY: help setup demo test test-all test-rest golden check bench study-debate study-documents study-review docs clean
 
 help:
 	@echo 'make setup      install into .venv (done by the other targets where needed)'
@@ -35,6 +35,7 @@ help:
 	@echo 'make golden     write the golden files of the tests anew, and list what changed'
 	@echo 'make bench      the benchmarks; a table, and benchmarks/results.json'
 	@echo 'make study-debate  what debates recover of planted worlds; STUDY_OPTIONS="--worlds 40" for fewer'
+	@echo 'make study-documents  what readers of dealt documents bring together'
 	@echo 'make study-review  what a review finds of planted defects; STUDY_OPTIONS="--model openai:gpt-5-mini"'
 	@echo 'make docs       the documentation site, into site/; fails on a broken link'
 	@echo 'make clean      remove all that these targets made here, .venv included'
@@ -73,6 +74,9 @@ bench: $(BENCH_READY)
 
 study-debate: $(READY)
 	$(BIN)/python benchmarks/study_debate.py $(STUDY_OPTIONS)
+
+study-documents: $(READY)
+	$(BIN)/python benchmarks/study_documents.py $(STUDY_OPTIONS)
 
 study-review: $(READY)
 	$(BIN)/python benchmarks/study_review.py $(STUDY_OPTIONS)

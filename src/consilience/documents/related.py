@@ -1,18 +1,19 @@
 """Related lines: passages of other agents' shares that speak of the same things as an agent's own.
 
-A pair of passages has to meet in one prompt only, so one of its two readers is sent the other passage: the reader for whom that
-takes fewer tokens, and no one if another pair has brought the two together. Passages are compared by the words that they share,
-rare ones most (BM25's inverse document frequency, squared, over the lengths of both). Figures count little: passages that
-contradict each other have different ones, and unrelated passages often have equal ones.
+A pair of passages has to meet in one prompt only, so passages on one subject are gathered at one reader: sent is, again and again,
+the passage whose pairs that then meet are worth most for its tokens. Passages are compared by the words that they share, rare ones
+most (BM25's inverse document frequency, squared). Figures count little: passages that contradict each other have different ones,
+and unrelated passages often have equal ones.
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import log, sqrt
+from heapq import heapify, heappop, heappush
+from math import log
 
 from consilience.documents.numbered import NumberedLines, heading
 from consilience.domain.document_shares import Lines
@@ -22,12 +23,18 @@ MAX_PASSAGE_TOKENS = 120
 """A passage ends after the line that exceeds this, or at the end of a sentence."""
 MAX_SHARING = 60
 """Words that more passages have do not bring two of them together; they count where other words did."""
-MAX_PAIRS = 1_500_000
+MAX_PARTNERS = 64
+"""Pairs of one passage, the most related first."""
+MAX_PAIRS = 300_000
 """Comparisons, at most, those of the rarest words first."""
 STEM_CHARS = 6
 """Letters by which two forms of a word are the same word."""
+MIN_WORTH = 1e-9
+"""What rounding may leave of the worth of a passage whose pairs have all met."""
 FIGURE_WEIGHT = 0.3
 HEADING_WEIGHT = 0.5
+WITHOUT_FIGURES = 0.3
+"""Weight of pairs of which a passage has no figure: what contradicts is most often an amount, a number or a date."""
 MIN_SCORE_SHARE = 0.02
 """Pairs with less than this share of the best score are not related."""
 
@@ -64,25 +71,76 @@ def related_lines(
     `hands` has the ranges of lines of each share, by document. Time grows linearly with the text, and with `MAX_PAIRS`.
     """
     passages = [p for owner, hand in enumerate(hands) for p in _passages(owner, hand, texts)]
-    sent: list[set[int]] = [set() for _ in hands]
-    missed: list[set[int]] = [set() for _ in hands]
-    used = [0] * len(hands)
-    for a, b in _pairs(passages):
-        one, other = passages[a], passages[b]
-        if b in sent[one.owner] or a in sent[other.owner]:
-            continue
-        ways = [(one.owner, b), (other.owner, a)]
-        ways.sort(key=lambda way: (passages[way[1]].tokens, used[way[0]]))
-        for owner, passage in ways:
-            if used[owner] + passages[passage].tokens <= room[owner]:
-                sent[owner].add(passage)
-                used[owner] += passages[passage].tokens
-                break
-        else:
-            missed[ways[0][0]].add(ways[0][1])
+    sending = _Sending(passages, _pairs(passages), room)
+    sending.run()
     return [
-        Related(_ranges(passages, sent[n]), _count(passages, missed[n] - sent[n]), used[n]) for n in range(len(hands))
+        Related(_ranges(passages, sent), _count(passages, missed), used)
+        for sent, missed, used in zip(sending.sent, sending.missed(), sending.used, strict=True)
     ]
+
+
+class _Sending:
+    """Chooses which passages are sent to which readers: again and again the one whose pairs that then meet are worth most for its
+    tokens. So passages on one subject gather at one reader."""
+
+    def __init__(
+        self, passages: Sequence[SharePassage], pairs: Iterable[tuple[float, int, int]], room: Sequence[int]
+    ) -> None:
+        self.passages = passages
+        self.room = room
+        self.used = [0] * len(room)
+        self.sent: list[set[int]] = [set() for _ in room]
+        self._at = [{passage.owner} for passage in passages]
+        self._partners: dict[int, dict[int, float]] = defaultdict(dict)
+        for score, a, b in pairs:
+            if len(self._partners[a]) < MAX_PARTNERS and len(self._partners[b]) < MAX_PARTNERS:
+                self._partners[a][b] = self._partners[b][a] = score
+
+    def run(self) -> None:
+        worth: dict[tuple[int, int], float] = defaultdict(float)
+        """By passage and reader: the score of the pairs that would meet."""
+        for n, partners in self._partners.items():
+            for other, score in partners.items():
+                worth[n, self.passages[other].owner] += score
+        queue = [(-score / self.passages[n].tokens, n, reader) for (n, reader), score in worth.items()]
+        heapify(queue)
+        while queue:
+            entry, n, reader = heappop(queue)
+            now = worth[n, reader] / self.passages[n].tokens
+            if (
+                now <= MIN_WORTH
+                or reader in self._at[n]
+                or self.used[reader] + self.passages[n].tokens > self.room[reader]
+            ):
+                continue
+            if now < -entry and queue and now < -queue[0][0]:
+                heappush(queue, (-now, n, reader))
+                continue
+            apart = [other for other in self._partners[n] if self._is_apart(n, other)]
+            self.used[reader] += self.passages[n].tokens
+            self.sent[reader].add(n)
+            self._at[n].add(reader)
+            for other in apart:
+                score = self._partners[n][other]
+                if reader in self._at[other]:
+                    for met, at in ((other, self._at[n] - {reader}), (n, self._at[other])):
+                        for place in at:
+                            worth[met, place] -= score
+                else:
+                    worth[other, reader] += score
+                    heappush(queue, (-worth[other, reader] / self.passages[other].tokens, other, reader))
+
+    def missed(self) -> list[set[int]]:
+        """Return for each reader the passages that would have been sent for pairs that meet nowhere, each at one reader."""
+        missed: list[set[int]] = [set() for _ in self.room]
+        for n, partners in self._partners.items():
+            for other in partners:
+                if n < other and self._is_apart(n, other):
+                    missed[self.passages[n].owner].add(other)
+        return missed
+
+    def _is_apart(self, n: int, other: int) -> bool:
+        return self._at[n].isdisjoint(self._at[other])
 
 
 def _passages(
@@ -129,8 +187,8 @@ def _tokens(text: NumberedLines, lines: Sequence[int]) -> int:
     return int(size / BYTES_PER_TOKEN) + 1
 
 
-def _pairs(passages: Sequence[SharePassage]) -> Iterator[tuple[int, int]]:
-    """Yield pairs of passages of different shares, the most related first."""
+def _pairs(passages: Sequence[SharePassage]) -> Iterator[tuple[float, int, int]]:
+    """Yield scored pairs of passages of different shares, the most related first."""
     holders: dict[str, list[int]] = defaultdict(list)
     for n, passage in enumerate(passages):
         for word in passage.words:
@@ -148,18 +206,18 @@ def _pairs(passages: Sequence[SharePassage]) -> Iterator[tuple[int, int]]:
         candidates.update(
             (a, b) for i, a in enumerate(held) for b in held[i + 1 :] if passages[a].owner != passages[b].owner
         )
-    norms = [sqrt(sum(weight * rarity[word] for word, weight in p.words.items())) or 1.0 for p in passages]
+    has_figure = [any(word[0].isdigit() for word in p.words) for p in passages]
 
     def score(a: int, b: int) -> float:
         one, other = passages[a].words, passages[b].words
         if one.keys() == other.keys():
             return 0.0  # the same text twice contradicts nothing
-        shared = sum(rarity[word] * min(one[word], other[word]) for word in one.keys() & other.keys())
-        return shared / (norms[a] * norms[b]) * sqrt(shared)
+        shared = sum(rarity[word] * min(weight, other[word]) for word, weight in one.items() if word in other)
+        return shared if has_figure[a] and has_figure[b] else shared * WITHOUT_FIGURES
 
     scored = sorted(((-score(a, b), a, b) for a, b in candidates))
     least = MIN_SCORE_SHARE * scored[0][0] if scored else 0.0
-    return ((a, b) for negative, a, b in scored if negative <= least and negative < 0)
+    return ((-negative, a, b) for negative, a, b in scored if negative <= least and negative < 0)
 
 
 def _ranges(passages: Sequence[SharePassage], chosen: set[int]) -> dict[int, tuple[Lines, ...]]:

@@ -19,9 +19,9 @@ SHARE_OF_WINDOW = 0.5
 """Share of a context window that documents may take in one reading."""
 MAX_SHARES = 12
 """Agents, at most, that documents are dealt to if their number follows from the documents."""
-RELATED_SHARE = 0.5
+RELATED_SHARE = 0.75
 """Related lines, at most, as a share of the tokens of an agent's own."""
-RELATED_WINDOW = 0.125
+RELATED_WINDOW = 0.2
 """Related lines, at most, as a share of the context window."""
 
 

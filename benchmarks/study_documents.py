@@ -1,0 +1,276 @@
+"""What readers of dealt documents bring together: `make study-documents`.
+
+Documents with planted contradictions are dealt in real sessions. The readers are programs: each reports the contradictions of
+which it is shown both sides, then as many of the other facts that it read as have room. So a figure says what reaches one prompt,
+which no model can exceed, and not what a model notices. Design, seeds and figures: docs/design/documents-study.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import json
+import re
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from consilience.deliberation import Deliberation
+from consilience.documents.dealing import Deal
+from consilience.documents.numbered import NumberedLines
+from consilience.domain.messages import Message
+from consilience.domain.tokens import BYTES_PER_TOKEN, estimate_tokens
+from consilience.engine import dealing
+from consilience.engine.execution import Options
+from consilience.engine.prompt import Opening, Prompt, render
+from consilience.engine.protocol import Protocol
+from consilience.engine.sources import number_documents
+from consilience.engine.templates import INSTRUCTIONS
+from consilience.journal.sqlite import SqliteStore
+from consilience.models.port import ModelRequest
+from consilience.models.scripted import ScriptedModel
+from consilience.protocols.baselines import Solo
+from consilience.protocols.decompose import Decompose
+from consilience.simulation.document_sets import ATTRIBUTES, DocumentSet, FactStatement, make_document_set
+
+TASK = "Where do these documents contradict each other?"
+HELD_OUT = range(2_000, 2_010)
+TUNING = range(1_000, 1_004)
+WINDOWS = (16_000, 32_000, 128_000)
+INVENTORY_TOKENS = 2_000
+SEARCH_RESULTS = 10
+_LINE = re.compile(r"^(?:(?:S\d+:)?\d+\| |\* )(.*)$", re.MULTILINE)
+
+Pair = frozenset[str]
+"""The texts of two statements."""
+
+
+class Reading:
+    """What a mechanical reader makes of prompts about a document set."""
+
+    def __init__(self, documents: DocumentSet) -> None:
+        self.statements = {statement.text: statement for statement in documents.statements}
+        self.kinds = {name: values for name, (values, _) in ATTRIBUTES.items()}
+
+    def facts(self, prompt: str) -> list[FactStatement]:
+        """Return the facts that a prompt states, in order."""
+        lines = dict.fromkeys(match[1] for match in _LINE.finditer(prompt))
+        return [self.statements[line] for line in lines if line in self.statements]
+
+    def conflicts(self, facts: Iterable[FactStatement]) -> Iterator[Pair]:
+        """Yield pairs with different values of one attribute of one site."""
+        for one, other in self._of_one_site(facts):
+            if one.attribute == other.attribute and one.value != other.value:
+                yield frozenset((one.text, other.text))
+
+    def suspicions(self, facts: Iterable[FactStatement]) -> Iterator[Pair]:
+        """Yield pairs with different values of one kind (a date, an amount, …) on one site, as a hasty reader reports them."""
+        for one, other in self._of_one_site(facts):
+            if self.kinds[one.attribute] is self.kinds[other.attribute] and one.value != other.value:
+                yield frozenset((one.text, other.text))
+
+    def _of_one_site(self, facts: Iterable[FactStatement]) -> Iterator[tuple[FactStatement, FactStatement]]:
+        by_site: dict[str, list[FactStatement]] = {}
+        for fact in facts:
+            by_site.setdefault(fact.site, []).append(fact)
+        for group in by_site.values():
+            yield from itertools.combinations(group, 2)
+
+    def report(self, prompt: str, room: int) -> str:
+        """Return the contradictions in a prompt, then other facts, in at most so many tokens."""
+        facts = self.facts(prompt)
+        told = dict.fromkeys(text for pair in self.conflicts(facts) for text in sorted(pair))
+        told |= dict.fromkeys(fact.text for fact in facts)
+        lines = list[str]()
+        for text in told:
+            room -= estimate_tokens(text) + 1
+            if room < 0:
+                break
+            lines.append(f"* {text}")
+        return "\n".join(lines) or "Nothing."
+
+
+@dataclass
+class Flow:
+    """What came together in one way of reading one set."""
+
+    tokens: int = 0
+    found: set[Pair] = field(default_factory=set)
+    suspected: set[Pair] = field(default_factory=set)
+
+    def read(self, reading: Reading, prompt: str, window: int) -> None:
+        """Read a prompt, as far as the window reaches."""
+        facts = reading.facts(prompt[: int(window * BYTES_PER_TOKEN)])
+        self.tokens += estimate_tokens(prompt)
+        self.found |= {*reading.conflicts(facts)}
+        self.suspected |= {*reading.suspicions(facts)}
+
+
+Way = Callable[[DocumentSet, int], Flow | None]
+"""Reads a set in a window; None if it does not fit."""
+
+
+def in_session(documents: DocumentSet, protocol: Protocol, window: int, deal: Deal) -> Flow:
+    """Read a set in a session of a protocol, as a user's run would."""
+    reading, flow = Reading(documents), Flow()
+    sized, _ = dealing.deal_to_agents(protocol, documents.sources, deal, window)
+    room = min(
+        INVENTORY_TOKENS, window // 2 // max(len(sized.share_holders), 1)
+    )  # so that one call can read all reports
+
+    def reply(request: ModelRequest) -> str:
+        flow.read(reading, request.text, window)
+        if request.key.startswith("split"):
+            part = {"title": "A part", "instructions": "List contradictions in your documents, then all other facts."}
+            return json.dumps({"parts": [part] * 64})
+        return json.dumps({"text": reading.report(request.text, room), "claims": []})
+
+    deliberation = Deliberation(
+        protocol,
+        model=ScriptedModel(reply, context_window=window),
+        sources=documents.sources,
+        store=SqliteStore(":memory:"),
+        options=Options(deal=deal),
+    )
+    asyncio.run(deliberation.run(TASK))
+    return flow
+
+
+def one_reading(documents: DocumentSet, window: int) -> Flow | None:
+    flow = whole(documents)
+    return flow if flow.tokens + Solo().max_reply_tokens <= window else None
+
+
+def whole(documents: DocumentSet) -> Flow:
+    """Read all documents in the prompt of one call."""
+    templates, flow = Solo.load_templates(), Flow()
+    opening = Opening(templates.render(INSTRUCTIONS, documents=True), TASK, number_documents(documents.sources))
+    prompt = render(
+        opening, "agent", Prompt("Answer the task."), lambda id: Message(id=id, kind="", sender="", text="")
+    )
+    flow.read(Reading(documents), f"{prompt.system}\n\n{prompt.user}", 10_000_000)
+    return flow
+
+
+def dealt(documents: DocumentSet, window: int) -> Flow:
+    return in_session(documents, Decompose(), window, "document")
+
+
+def map_reduce(documents: DocumentSet, window: int) -> Flow:
+    """The same shares without related lines: each is read alone, and one call reads the reports."""
+    share, dealing.RELATED_SHARE = dealing.RELATED_SHARE, 0.0
+    try:
+        return dealt(documents, window)
+    finally:
+        dealing.RELATED_SHARE = share
+
+
+def searching(documents: DocumentSet, window: int) -> Flow:
+    """One agent that looks up every name it comes across, and reads on in the documents when it knows no further name, until it has
+    read as many tokens as the dealt session.
+
+    What it reads is counted once, as if every earlier prompt were cached, and drops out when half of the window is full.
+    """
+    reading, flow = Reading(documents), Flow()
+    budget = dealt(documents, window).tokens
+    lines = [line for source in documents.sources for line in NumberedLines(source.text).texts if line.strip()]
+    by_word: dict[str, list[int]] = {}
+    for n, line in enumerate(lines):
+        for word in {*re.findall(r"\w+", line)}:
+            by_word.setdefault(word, []).append(n)
+    queue, asked, context = deque[str](), set[str](), deque[tuple[str, int]]()
+    size = following = 0
+    while (queue or following < len(lines)) and flow.tokens < budget:
+        results: Sequence[int] = range(following, min(following + SEARCH_RESULTS, len(lines)))
+        if queue:
+            name = queue.popleft().strip(".,")
+            if name in asked or not name[:1].isupper() or not 1 < len(by_word.get(name, ())) <= 60:
+                continue
+            asked.add(name)
+            results = by_word[name][:SEARCH_RESULTS]
+        else:
+            following += SEARCH_RESULTS
+        for n in results:
+            tokens = estimate_tokens(lines[n]) + 3
+            context.append((lines[n], tokens))
+            size += tokens
+            flow.tokens += tokens
+            queue.extend(lines[n].split())
+            while size > window // 2:
+                size -= context.popleft()[1]
+        facts = reading.facts("\n".join(f"* {line}" for line, _ in context))
+        flow.found |= {*reading.conflicts(facts)}
+        flow.suspected |= {*reading.suspicions(facts)}
+    return flow
+
+
+WAYS: dict[str, Way] = {
+    "one reading": one_reading,
+    "decompose --deal document": dealt,
+    "map-reduce, the same shares": map_reduce,
+    "one agent with search": searching,
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A way of reading in a window, over several sets."""
+
+    way: str
+    window: int
+    across: tuple[int, int]
+    """Pairs across owners that were found, and all."""
+    within: tuple[int, int]
+    precision: float
+    """Share of planted pairs among what a hasty reader reports."""
+    readings: float
+    """Prompt tokens, in readings of all documents by one call."""
+
+
+def measure(sets: Sequence[DocumentSet], windows: Sequence[int]) -> Iterator[Row]:
+    single = [whole(documents).tokens for documents in sets]
+    for window, (name, way) in itertools.product(windows, WAYS.items()):
+        flows = [way(documents, window) for documents in sets]
+        if any(flow is None for flow in flows):
+            continue
+        counts: Counter[str] = Counter()
+        for documents, flow in zip(sets, flows, strict=True):
+            assert flow is not None
+            for pair in documents.pairs:
+                counts[pair.reach] += 1
+                counts[f"{pair.reach} found"] += frozenset((pair.first.text, pair.second.text)) in flow.found
+            counts["suspected"] += len(flow.suspected)
+        true = counts["across found"] + counts["within found"]
+        yield Row(
+            name,
+            window,
+            (counts["across found"], counts["across"]),
+            (counts["within found"], counts["within"]),
+            true / max(counts["suspected"], 1),
+            sum(flow.tokens for flow in flows if flow) / sum(single),
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tuning", action="store_true", help="the seeds that parameters were chosen with")
+    parser.add_argument("--sets", type=int, default=len(HELD_OUT), help="number of document sets")
+    parser.add_argument("--tokens", type=int, default=56_000, help="size of a set")
+    parser.add_argument("--windows", type=int, nargs="+", default=list(WINDOWS), help="context windows, tokens")
+    options = parser.parse_args()
+    seeds = (TUNING if options.tuning else HELD_OUT)[: options.sets]
+    sets = [make_document_set(seed, tokens=options.tokens) for seed in seeds]
+    print(f"{len(sets)} sets of about {options.tokens:,} tokens, seeds {seeds[0]} to {seeds[-1]}\n")
+    print("| window | way | across owners | within a document | precision, hasty reader | tokens, × one reading |")
+    print("|--:|---|--:|--:|--:|--:|")
+    for row in measure(sets, options.windows):
+        across, within = (f"{found} of {all}" for found, all in (row.across, row.within))
+        print(
+            f"| {row.window:,} | {row.way} | {across} | {within} | {row.precision:.0%} | {row.readings:.2f} |",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
