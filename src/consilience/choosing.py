@@ -14,6 +14,9 @@ from consilience.domain.errors import Command, SettingsError
 from consilience.domain.messages import Source
 from consilience.domain.tokens import estimate_tokens
 from consilience.engine.protocol import Protocol
+from consilience.engine.seats import choose_detail
+from consilience.models.endpoints import Endpoints
+from consilience.models.registry import window_by_name
 from consilience.protocols.baselines import Solo, Vote
 from consilience.protocols.choose import Choose, TaskReading
 from consilience.protocols.debate import Debate
@@ -83,6 +86,29 @@ class Given:
         return self.tokens + replies * Solo().max_reply_tokens <= (self.window or ASSUMED_WINDOW)
 
 
+def given_for(
+    documents: Sequence[Source],
+    models: Sequence[str],
+    known: Endpoints,
+    *,
+    files: Sequence[str],
+    personas: int = 0,
+    is_follow_up: bool = False,
+) -> Given:
+    """Return what is known of a task with these documents, `files` among them, on these models."""
+    windows = [window for name in models if (window := window_by_name(name, known)) is not None]
+    agents = Choose().agents(None)
+    return Given(
+        documents=documents,
+        models=models,
+        window=min(windows, default=None),
+        is_change=bool(files) and all(Path(file).suffix in CHANGES for file in files),
+        is_target=bool(files) and not is_follow_up,
+        personas=personas,
+        embedded=any(choose_detail("auto", agents, {agents[0].id: name}) == "brief" for name in models),
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class ProtocolChoice:
     """The protocol for a task, and the rule that chose it."""
@@ -93,10 +119,6 @@ class ProtocolChoice:
     reading: TaskReading | None = None
     documents: Sequence[Source] = ()
     """The documents, dealt to the agents by the rule `large`."""
-
-    @property
-    def is_one_call(self) -> bool:
-        return isinstance(self.protocol, Solo)
 
 
 def choose(given: Given, reading: TaskReading | None = None) -> ProtocolChoice | None:
