@@ -6,7 +6,6 @@ wrong beside the fields.
 
 from __future__ import annotations
 
-import gzip
 import hmac
 import secrets
 import time
@@ -39,7 +38,6 @@ FORM_COOKIE = "consilience_form"
 MAX_FORM_BYTES = 2_000_000
 """Of a form without files. One with files has at most the bytes of any request (`ServerSettings.max_body`)."""
 MAX_FIELDS = 1_000
-MIN_COMPRESSED_BYTES = 1_000
 MAX_FILES = 100
 POLICY = "default-src 'none'; style-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 SANDBOX = {
@@ -186,26 +184,15 @@ async def _read_multipart(request: Request) -> tuple[list[tuple[str, str]], list
     return pairs, chosen
 
 
-def compressed(request: Request, response: Response) -> Response:
-    """Return a response compressed, if it is worth it and the client takes it."""
-    takes_it = "gzip" in request.headers.get("accept-encoding", "")
-    if takes_it and len(response.body) >= MIN_COMPRESSED_BYTES and "content-encoding" not in response.headers:
-        response.body = gzip.compress(response.body, 6)
-        response.headers["Content-Length"] = str(len(response.body))
-        response.headers["Content-Encoding"] = "gzip"
-        response.headers.add_vary_header("Accept-Encoding")
-    return response
-
-
 class PageRoute(APIRoute):
-    """A route of a page, which is sent compressed: an error that its handler does not show beside a field becomes a page too."""
+    """A route of a page: an error that its handler does not show beside a field becomes a page too."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
 
         async def handled(request: Request) -> Response:
             try:
-                return compressed(request, await handle(request))
+                return await handle(request)
             except ConsilienceError as error:
                 title = "There is no such session" if status_of(error) == 404 else "This was not done"
                 return app_page(request, "app", title, status=status_of(error), problem=problem_of(error))
