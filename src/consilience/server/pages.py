@@ -51,7 +51,7 @@ APP_POLICY = f"{POLICY}; script-src 'self'; connect-src 'self'"
 
 
 @cache
-def _pages() -> Environment:
+def templates() -> Environment:
     """Return the templates of the server, above those of `reporting`, whose parts they use."""
     own, parts = PackageLoader("consilience.server", "page"), PackageLoader("consilience.reporting", "page")
     pages = environment().overlay(loader=ChoiceLoader([own, parts]))
@@ -83,7 +83,7 @@ def page(
 ) -> HTMLResponse:
     """Return a page with a form token that `read_form` will ask for."""
     token = cookie_value(request.headers, FORM_COOKIE) or secrets.token_urlsafe(24)
-    text = _pages().get_template(f"{name}.html.j2").render(title=title, problem=problem, form_token=token, **values)
+    text = templates().get_template(f"{name}.html.j2").render(title=title, problem=problem, form_token=token, **values)
     response = HTMLResponse(text, status, headers={"Content-Security-Policy": policy, "Referrer-Policy": REFERRER})
     keep(request, response, FORM_COOKIE, token)
     return response
@@ -91,7 +91,7 @@ def page(
 
 def part(name: str, **values: object) -> str:
     """Return a part of a page from a template that pages include."""
-    return _pages().get_template(f"{name}.html.j2").render(**values)
+    return templates().get_template(f"{name}.html.j2").render(**values)
 
 
 def app_page(

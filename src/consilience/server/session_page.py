@@ -34,9 +34,8 @@ from consilience.server.live_session import (
     ShownSession,
     page_address,
     render_part,
-    templates,
 )
-from consilience.server.pages import FORM_COOKIE, PageRoute, app_page, part
+from consilience.server.pages import FORM_COOKIE, PageRoute, app_page, part, templates
 
 CALLS_PER_PAGE = 50
 LINES_PER_PAGE = 500
