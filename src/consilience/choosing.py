@@ -13,10 +13,11 @@ from typing import Literal
 from consilience.domain.errors import Command, SettingsError
 from consilience.domain.messages import Source
 from consilience.domain.tokens import estimate_tokens
+from consilience.engine.dealing import MAX_SHARES as MAX_SEATS
+from consilience.engine.dealing import SHARE_OF_WINDOW, deal_to_agents
 from consilience.engine.protocol import Protocol
-from consilience.engine.seats import choose_detail
+from consilience.engine.seats import choose_detail, smallest_window
 from consilience.models.endpoints import Endpoints
-from consilience.models.registry import window_by_name
 from consilience.protocols.baselines import Solo, Vote
 from consilience.protocols.choose import Choose, TaskReading
 from consilience.protocols.debate import Debate
@@ -27,15 +28,12 @@ from consilience.reporting.markdown import chapter_markdown
 from consilience.reporting.record import SessionRecord
 from consilience.reporting.report_sections import report_document
 
-SHARE_OF_WINDOW = 0.5
-"""Share of a context window that documents may take in one reading."""
 ASSUMED_WINDOW = 32_768
 """The window (tokens) that is assumed of a model whose window is not known."""
 DEBATE_MESSAGES = 24
 """Max messages of a debate that is chosen here."""
 ROUNDS_WITH_ANSWERS = 2
 """Rounds of emergence in which the target of an objection answers it. In one round only the integrator rules on it."""
-MAX_SEATS = 12
 
 CHANGES = (".diff", ".patch")
 """Endings of files that are changes."""
@@ -96,12 +94,11 @@ def given_for(
     is_follow_up: bool = False,
 ) -> Given:
     """Return what is known of a task with these documents, `files` among them, on these models."""
-    windows = [window for name in models if (window := window_by_name(name, known)) is not None]
     agents = Choose().agents(None)
     return Given(
         documents=documents,
         models=models,
-        window=min(windows, default=None),
+        window=smallest_window(models, known),
         is_change=bool(files) and all(Path(file).suffix in CHANGES for file in files),
         is_target=bool(files) and not is_follow_up,
         personas=personas,
@@ -193,25 +190,17 @@ def _whole(given: Given) -> Solo:
 
 
 def deal(given: Given) -> tuple[tuple[Source, ...], int] | None:
-    """Return the documents, each given to one leaf of `Emergence(children=n)`, and n: the fewest seats whose share has room.
+    """Return the documents, dealt to the leaves of `Emergence(children=n)`, and n: the fewest seats whose share has room.
 
-    The largest document goes first, to the seat that has least. None if a document is larger than a share or already has readers,
-    or if too many seats were needed.
+    None if a document already has readers, if a line is larger than a share, or if too many seats were needed.
     """
-    sizes = [(estimate_tokens(document.text), n) for n, document in enumerate(given.documents)]
-    largest_first = sorted(sizes, reverse=True)
-    if largest_first[0][0] > given.room or any(document.agents for document in given.documents):
+    if any(document.agents for document in given.documents):
         return None
-    for children in range(2, MAX_SEATS + 1):
-        held, holder = [0] * children, {}
-        for size, n in largest_first:
-            holder[n] = held.index(min(held))
-            held[holder[n]] += size
-        if max(held) <= given.room:
-            leaves = Emergence(children=children).topology().leaves
-            dealt = (d.model_copy(update={"agents": (leaves[holder[n]],)}) for n, d in enumerate(given.documents))
-            return tuple(dealt), children
-    return None
+    try:
+        protocol, dealt = deal_to_agents(Emergence(), given.documents, "document", given.window or ASSUMED_WINDOW)
+    except SettingsError:
+        return None
+    return tuple(dealt), len(protocol.share_holders)
 
 
 def _too_large(given: Given) -> SettingsError:

@@ -27,7 +27,6 @@ from pathlib import Path
 from consilience.domain.errors import SettingsError
 from consilience.domain.paths import check_home, read_bounded_text, user_config_dir
 from consilience.domain.validation import did_you_mean
-from consilience.engine.protocol import installed_protocols
 from consilience.models.endpoints import MAX_DOLLARS, Endpoints, is_amount, read_declaration
 
 FILE_NAME = "consilience.toml"
@@ -155,6 +154,8 @@ def _checked(key: str, value: object, path: Path) -> str | float | dict[str, obj
         for name, entry in value.items() if is_own(path) else ():
             read_declaration(name, entry, _table(path, name))
         return value
+    from consilience.engine.protocol import installed_protocols
+
     protocols = (ENDPOINTS, *installed_protocols())
     if isinstance(value, dict) and key in protocols:
         return value

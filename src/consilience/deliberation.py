@@ -24,9 +24,9 @@ from consilience.domain.outcome import Limits
 from consilience.domain.panels import Panel, load_panel
 from consilience.domain.report import Report
 from consilience.domain.session_ids import new_session_id
-from consilience.domain.usage import UsageTotals
 from consilience.engine import fork as forks
 from consilience.engine import runner, validation
+from consilience.engine.dealing import deal_to_agents, left_out_lines
 from consilience.engine.protocol import Protocol, ReportingProtocol
 from consilience.engine.recorded_code import check_programs
 from consilience.engine.runner import Models, Options
@@ -38,11 +38,13 @@ from consilience.engine.seats import (
     models_by_agent,
     request_deadline,
     seat_warnings,
+    smallest_window,
     with_own_models,
 )
 from consilience.engine.sent_prompts import SentPrompt, sent_prompts
 from consilience.engine.similarity import Encoder
 from consilience.engine.sources import document_refs, number_documents
+from consilience.engine.usage import remaining_limits
 from consilience.journal.open_store import opened
 from consilience.journal.store import Store, check_name
 from consilience.models.registry import choose
@@ -296,8 +298,10 @@ class Deliberation(Generic[R]):
             return False
         detail = started.detail if choice in (None, "auto") else choice
         protocol = protocol.with_detail(started.detail)
-        documents = number_documents(validation.load_sources(self.sources))
-        protocol = protocol.with_documents(documents, min(started.windows.values(), default=None))
+        sources, window = validation.load_sources(self.sources), min(started.windows.values(), default=None)
+        protocol, dealt = deal_to_agents(protocol, sources, self._options.deal, window)
+        documents = number_documents(dealt)
+        protocol = protocol.with_documents(documents, window)
         for difference, recorded, now in (
             ("another detail", started.detail, detail),
             ("another protocol", started.protocol, protocol.name),
@@ -319,12 +323,15 @@ class Deliberation(Generic[R]):
         """Return the configuration of a new session with all names resolved. Models are opened last."""
         panel = self._panel
         protocol = self._checked(task=task, session=session).with_panel(panel)
-        options, config, agents = self._with_endpoints(), own_config(), protocol.agents(panel)
+        options, config = self._with_endpoints(), own_config()
         deadline = request_deadline(options.deadline, options.thinking)
-        sources = validation.load_sources(self.sources)
-        validation.check_seats(sources, agents)
         default = {} if config.model is None else {"model": config.model}
-        models = with_own_models(agents, choose(os.environ, default).name if self.model is None else self.model)
+        model = choose(os.environ, default).name if self.model is None else self.model
+        window = smallest_window(with_own_models(protocol.agents(panel), model), options.endpoints)
+        protocol, sources = deal_to_agents(protocol, validation.load_sources(self.sources), options.deal, window)
+        agents = protocol.agents(panel)
+        validation.check_seats(sources, agents)
+        models = with_own_models(agents, model)
         detail = choose_detail(options.detail, agents, models)
         protocol = protocol.with_detail(detail)
         return runner.Setup(
@@ -334,7 +341,7 @@ class Deliberation(Generic[R]):
             seed=self.seed,
             limits=self._limits,
             quorum=self.quorum,
-            warnings=seat_warnings(protocol, panel),
+            warnings=(*seat_warnings(protocol, panel), *left_out_lines(sources)),
             encoder=runner.encoder_for(protocol, self.encoder, options),
             templates=protocol.load_templates(self.prompts, detail),
             detail=detail,
@@ -405,19 +412,6 @@ def deliberation_from(
 def _seats(agents: Sequence[Agent]) -> list[tuple[str, str]]:
     """The seats without their models, which the resume compares."""
     return [(agent.id, agent.introduction()) for agent in in_dealing_order(agents)]
-
-
-def remaining_limits(limits: Limits, used: UsageTotals) -> Limits:
-    """Return the limits less what a session used."""
-    tokens = used.tokens_in + used.tokens_out
-    return limits.model_copy(
-        update={
-            "calls": None if limits.calls is None else max(limits.calls - used.requests, 0),
-            "tokens": None if limits.tokens is None else max(limits.tokens - tokens, 0),
-            "cost": None if limits.cost is None else max(limits.cost - (used.cost or 0.0), 0.0),
-            "seconds": None if limits.seconds is None else max(limits.seconds - used.seconds, 0.0),
-        }
-    )
 
 
 class Live(Generic[R]):

@@ -18,16 +18,18 @@ from consilience.domain.errors import SettingsError, UserError
 from consilience.domain.messages import Source
 from consilience.domain.outcome import DEFAULT_THINKING, Estimate, Limits, ThinkingLevel, thinking_tokens
 from consilience.domain.sections import Block, Bullets, Item, Paragraph, Table
+from consilience.engine.dealing import DealRow, deal_rows
 from consilience.engine.fork import Fork
 from consilience.engine.prompt import Opening
 from consilience.engine.protocol import Protocol
+from consilience.engine.seats import smallest_window
 from consilience.engine.sizes import CallSizes
 from consilience.engine.sources import number_documents
 from consilience.engine.templates import INSTRUCTIONS, Templates
 from consilience.model_words import key_notes, thinking_words, window_words
 from consilience.models.endpoints import Endpoints
 from consilience.models.facts import ModelFacts
-from consilience.models.registry import Choice, PersonName, ProgramName, WorkspaceName, paid, parse, window_by_name
+from consilience.models.registry import Choice, PersonName, ProgramName, WorkspaceName, paid, parse
 from consilience.prices import max_cost_of, token_prices
 from consilience.reporting.formatting import (
     count,
@@ -37,6 +39,7 @@ from consilience.reporting.formatting import (
     duration,
     format_range,
     money,
+    one_line,
 )
 
 AS_ASKED = Choice("", "as asked")
@@ -124,6 +127,8 @@ class RunPlan(Plan):
     """Further fields of a dry run as JSON."""
     calls_note: str = ""
     """Which calls the estimate is of, if not those of a new run."""
+    shares: Sequence[DealRow] = ()
+    """The shares of dealt documents."""
     fitting: Sequence[str] = ()
     """Whether the largest calls fit into the context windows that are known."""
     fits: bool = True
@@ -155,6 +160,7 @@ class RunPlan(Plan):
         return (
             Paragraph(text=f"Dry run of {self.protocol.name}: {NOTHING_DONE}", tone="strong"),
             Table(heads=("agent", "role", "perspective", "model"), rows=tuple(map(self._seat, self.agents)), left=4),
+            *self._shares_table(),
             bullets(
                 f"Topology: {shape.kind}, {count(len(shape.agents), 'agent')} on {count(levels, 'level')}",
                 *(
@@ -177,6 +183,18 @@ class RunPlan(Plan):
             ),
         )
 
+    def _shares_table(self) -> tuple[Block, ...]:
+        heads = ("agent", "documents", "tokens", "related lines, tokens", "left out")
+        rows = (
+            (
+                row.agent,
+                one_line(", ".join(row.documents), 300),
+                *(f"{n:,}" for n in (row.tokens, row.related_tokens, row.left_out)),
+            )
+            for row in self.shares
+        )
+        return (Table(heads=heads, rows=tuple(rows), left=2),) if self.shares else ()
+
     def as_json(self) -> dict[str, object]:
         return {
             "dry_run": True,
@@ -198,6 +216,7 @@ class RunPlan(Plan):
             "named": dict(self.origins),
             "notes": list(self.details),
             "windows": list(self.fitting),
+            "shares": [row._asdict() for row in self.shares],
             "refused": str(self.unfit) if self.unfit else "",
             **self.data,
         }
@@ -285,9 +304,7 @@ def with_documents(protocol: Protocol, sources: Sequence[Source], models: Iterab
     """Return the protocol with the settings that follow from the documents, as a run will have them."""
     if not sources:
         return protocol
-    windows = (window_by_name(name, known) for name in dict.fromkeys(models))
-    window = min((window for window in windows if window is not None), default=None)
-    return protocol.with_documents(number_documents(sources), window)
+    return protocol.with_documents(number_documents(sources), smallest_window(tuple(models), known))
 
 
 def make_plan(
@@ -309,8 +326,7 @@ def make_plan(
     """Return the plan of a run after `calls_made` calls. Needs no key and no network."""
     paid_models = tuple(name for name in links(models.values()) if paid(name, known))
     paid_encoder = encoder if encoder is not None and paid(encoder, known) else None
-    level = thinking or DEFAULT_THINKING
-    thinking_of = {name: thinking_tokens(level, ModelFacts(name, known).thinks) for name in links(models.values())}
+    thinking_of = _thinking_of(models, thinking or DEFAULT_THINKING, known)
     opening = Opening(templates.render(INSTRUCTIONS, documents=bool(sources)), task, number_documents(sources))
     chains = {agent.id: links([models[agent.id]]) for agent in agents}
     thinking_by_agent = {id: max(map(thinking_of.__getitem__, chain)) for id, chain in chains.items()}
@@ -345,11 +361,16 @@ def make_plan(
         unspent_keys=choice.unspent_keys,
         detail=detail,
         details=[*key_notes([*thinking_of, encoder or ""], known), *windows.warnings],
+        shares=deal_rows(sources),
         fitting=windows.lines,
         fits=windows.fits,
         unfit=windows.refusal,
         replies=sizes.describe_reply(limits) + thinking_words(thinking, thinking_of, known),
     )
+
+
+def _thinking_of(models: Mapping[str, str], level: ThinkingLevel, known: Endpoints) -> dict[str, int]:
+    return {name: thinking_tokens(level, ModelFacts(name, known).thinks) for name in links(models.values())}
 
 
 def inheritance_words(planned: Fork) -> str:

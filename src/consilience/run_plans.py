@@ -67,7 +67,7 @@ def leads_nowhere(planned: Fork, records: Records) -> bool:
 def plan_of_fork(planned: Fork, choice: Choice, *, known: Endpoints, thinking: ThinkingLevel | None = None) -> RunPlan:
     """Return the plan of a fork. Its calls are those that it makes itself or, where that is not known, all."""
     models = {id: str(model) for id, model in planned.models.items()}
-    sources = [Source(text=d.text, name=d.name, agents=d.agents, remarks=d.remarks) for d in planned.documents]
+    sources = [Source(d.text, d.name, d.agents, d.remarks, d.shares) for d in planned.documents]
     protocol = with_documents(planned.protocol, sources, models.values(), known)
     max_calls = protocol.estimate().max
     plan = make_plan(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -312,3 +313,29 @@ def test_address_is_refused_with_the_command_that_saves_it(cli: Cli, town: Town,
     assert (done.exit_code, town.requests) == (2, [])
     assert "is an address, and nothing is fetched from the network" in done.stderr
     assert "Save the page and give the file: curl -L -o page.html 'https://example.org/a?b=c'" in done.stderr
+
+
+def test_dealt_documents_are_in_the_plan_and_each_agent_is_shown_its_share(cli: Cli, town: Town, here: Path) -> None:
+    for place in ("north", "south"):
+        (here / "docs" / place).mkdir(parents=True)
+        for n in range(2):
+            (here / "docs" / place / f"{n}.md").write_bytes(
+                f"# Part {n}\r\n\r\nThe {place} quay has {n} cranes.".encode()
+            )
+    run = ("emergence", TASK, "--model", MODEL, "--max-rounds", "1", "--source", "docs", "--deal", "directory")
+    plan = cli(*run, "--dry-run")
+    assert re.search(r"L2N1 +│? *S1, S2", plan.stdout.replace("|", " ")), plan.stdout
+    shares = json.loads(cli(*run, "--dry-run", "--json").stdout)["shares"]
+    assert [share["documents"] for share in shares] == [["S1", "S2"], ["S3", "S4"]]
+    assert town.requests == []
+    result = cli(*run)
+    assert result.exit_code == 0, result.stderr
+    workers = {request.agent: request.user for request in town.requests if "leaf_respond" in request.key}
+    own = {agent: text.partition("related lines")[0] for agent, text in workers.items()}
+    assert "north quay" in own["L2N1"]
+    assert "south quay" not in own["L2N1"]
+    assert "south quay" in own["L2N2"]
+    assert all("S4 docs/south/1.md" in request.user for request in town.requests)
+    refused = cli("vote", TASK, "--model", MODEL, "--source", "docs", "--deal", "size")
+    assert refused.exit_code == 2
+    assert "vote cannot deal documents" in refused.stderr

@@ -12,6 +12,7 @@ import pytest
 import consilience
 from consilience import Debate, DebateReport, Limits, Panel, Persona, Source
 from consilience.domain.errors import SettingsError
+from consilience.domain.notes import MAX_NOTE_CHARS
 from consilience.domain.outcome import StopReason
 from consilience.domain.positions import LEVELS
 from consilience.journal.sqlite import SqliteStore
@@ -112,6 +113,14 @@ def test_failed_lock_is_reframed_by_the_moderator_and_locks() -> None:
     assert report.system_metrics.failure_reasons == {"sides": 1}
     named = [m.text for m in report.messages if m.by_moderator]
     assert any("nobody commits to NO" in text for text in named)
+
+
+def test_debate_goes_on_after_a_correction_of_many_escaped_characters() -> None:
+    long = "Речь идёт о долге. " * 500
+    report = debate(script=Debaters({"grade": lambda request: {"grade": "WRONG", "corrections": long}}))
+    assert report.threads[0].status == "FAILED_LOCK"
+    (corrections,) = {steelman.corrections for steelman in report.threads[0].steelmen}
+    assert len(json.dumps(corrections)) > MAX_NOTE_CHARS
 
 
 def test_lock_that_fails_four_times_ends_the_thread_unvalidated() -> None:

@@ -228,9 +228,16 @@ async def test_undeclared_note_is_a_violation(store: SqliteStore) -> None:
         await run(store, Noting(undeclared=True))
 
 
-async def test_note_that_is_too_long_is_a_violation(store: SqliteStore) -> None:
-    with pytest.raises(ProtocolViolation, match="LongText"):
-        await run(store, Noting(too_long=True))
+async def test_note_of_any_length_is_recorded_as_a_text_and_read_back(store: SqliteStore) -> None:
+    report = await run(store, Noting(too_long=True))
+    first = notes(store.read("s"))[0]
+    assert not first.data
+    assert first.body in first.texts
+    title = "t" * (MAX_NOTE_CHARS + 1)
+    assert load_note(ThreadOpened, first, store.text) == ThreadOpened(
+        title=title, body=LONG, asides=["by the way", "also"]
+    )
+    assert (await runner.replay("s", store=store)).digest() == report.digest()
 
 
 async def test_new_sessions_and_forks_record_the_schema_version(store: SqliteStore) -> None:

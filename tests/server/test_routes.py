@@ -456,3 +456,20 @@ def test_error_over_http_names_no_path_no_option_and_no_other_session(error: Con
     text = json.dumps(error_json(error), ensure_ascii=False)
     assert expected in text
     assert not any(word in text for word in ("/home", "--", "consilience ", "Known sessions", "\ud800"))
+
+
+async def test_documents_are_dealt_as_the_plan_says(face: Face) -> None:
+    sources = [{"name": f"{n}.md", "text": f"The fee of part {n} is {n} euros.\n" * 9} for n in range(4)]
+    body = {"protocol": "decompose", "task": "Why?", "sources": sources, "deal": "document"}
+    plan = (await face.post("/api/sessions", {**body, "dry_run": True}))["plan"]
+    dealt = {row["agent"]: row["documents"] for row in plan["shares"]}
+    assert sorted(id for ids in dealt.values() for id in ids) == ["S1", "S2", "S3", "S4"]
+    session = await face.run(**body)
+    started = face.store.beginning(session)
+    assert started is not None
+    recorded: dict[str, list[str]] = {}
+    for source in started.sources:
+        for share in source.shares:
+            recorded.setdefault(share.agent, []).extend([source.id] * bool(share.lines))
+    assert recorded == dealt
+    assert await face.post("/api/sessions", {**body, "deal": "fairly"}, status=422)

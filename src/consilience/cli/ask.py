@@ -27,7 +27,7 @@ from consilience.cli.sessions import find_session, read_back, user_store
 from consilience.cli.settings import load_config
 from consilience.cli.setup import missing_weights
 from consilience.configuration import Config
-from consilience.deliberation import Deliberation, remaining_limits
+from consilience.deliberation import Deliberation
 from consilience.documents import is_address
 from consilience.domain.errors import SettingsError, SourceError, UnknownName
 from consilience.domain.messages import Source
@@ -36,6 +36,7 @@ from consilience.domain.paths import expanded, journal_path
 from consilience.domain.report import Report
 from consilience.domain.session_ids import is_session_word
 from consilience.engine.protocol import Protocol
+from consilience.engine.usage import remaining_limits
 from consilience.journal.open_store import open_store
 from consilience.journal.store import Store
 from consilience.model_words import key_notes

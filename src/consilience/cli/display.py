@@ -376,9 +376,7 @@ def columns_grid(
     grid = Grid.grid(padding=(0, 2), expand=True)
     for _ in shown:
         grid.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
-    composing = [
-        [names.get(call.agent, call.agent) for call in calls if call.phase in column.phases] for column in shown
-    ]
+    composing = [[names.get(call.agent, call.agent) for call in calls if column.has(call.key)] for column in shown]
     grid.add_row(*(Text(one_line(column.heading), style="bold") for column in shown))
     grid.add_row(*(Text(f"[{column.badge}]", style="cyan") for column in shown))
     grid.add_row(*(Text(f"composing: {', '.join(who)}" if who else "", style="cyan") for who in composing))

@@ -22,7 +22,7 @@ def any_event_line(event: Event, state: SessionState) -> str:
     """Return `event_line`, marked if inherited; for an event without one its type, and what a note contains."""
     line = event_line(event, state) or event.type.replace("_", " ")
     if isinstance(event, Noted) and line == event.type:
-        line = one_line(f"{line} {event.name}: {json.dumps(event.data, ensure_ascii=False)}", 160)
+        line = one_line(f"{line} {event.name}: {event.body or json.dumps(event.data, ensure_ascii=False)}", 160)
     if isinstance(event, SessionFinished):
         line += f": {event.stop_reason.value}"
     return f"{line} (inherited)" if isinstance(event, Ended) and event.inherited else line

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, get_type_hi
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from consilience.documents.dealing import Deal
 from consilience.domain.detail import DetailChoice
 from consilience.domain.outcome import StopReason, ThinkingLevel
 
@@ -425,6 +426,9 @@ class RunRequest(NewSessionRequest):
     """Options of a protocol's command, without the protocol's own settings."""
 
     task: Annotated[str, argument("The question or task; @FILE reads it from a file, - from standard input.", "TASK")]
+    deal: Deal = option(
+        "Deal the documents to the agents: auto, document, directory, size.", MATERIAL, "HOW", default="none"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

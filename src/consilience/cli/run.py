@@ -75,9 +75,10 @@ from consilience.domain.panels import Panel
 from consilience.domain.report import Report
 from consilience.domain.usage import LedgerReport, UsageTotals
 from consilience.domain.validation import InvalidValues
+from consilience.engine.dealing import deal_to_agents
 from consilience.engine.protocol import Protocol, check_phases, find_protocol, recorded_protocol, report_type
 from consilience.engine.runner import check_quorum, missing_encoder
-from consilience.engine.seats import of_persona, seat_warnings
+from consilience.engine.seats import of_persona, seat_warnings, smallest_window
 from consilience.engine.templates import recorded_templates
 from consilience.journal.open_store import open_store
 from consilience.journal.store import Store
@@ -258,6 +259,12 @@ def _prepare(
     check_quorum(request.quorum, "--quorum")
     task, sources = material or read_material(request, target, agents)
     models, choice, origins = _choose_models(request, config, agents)
+    deal = request.deal if isinstance(request, RunRequest) else "none"
+    dealt, sources = deal_to_agents(protocol, sources, deal, smallest_window(models, config.endpoints))
+    if dealt is not protocol:  # it has other agents
+        protocol, agents = dealt, in_dealing_order(dealt.agents(panel))
+        limits = read_limits(request, agents)
+        models, choice, origins = _choose_models(request, config, agents)
     deliberation: Deliberation[Report] = Deliberation(
         protocol,
         model=models,

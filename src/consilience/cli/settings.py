@@ -23,20 +23,17 @@ from consilience.cli.errors import can_confirm, confirm, option_spelling
 from consilience.cli.options import REPEATED, names_option
 from consilience.configuration import Config, config_files, ignored_words, is_own, merge_configs, read_config
 from consilience.domain.errors import SettingsError
-from consilience.domain.messages import FILE, NAMES, OptionName
 from consilience.domain.model_names import BY_HAND, named_by_hand
 from consilience.domain.paths import check_home, data_dir, is_own_journal, journal_path, read_bounded_text
 from consilience.domain.validation import InvalidValues, did_you_mean
-from consilience.engine.protocol import Protocol
-from consilience.engine.recorded_code import code_named, foreign_code
-from consilience.models.program import without_secret
-from consilience.models.registry import Choice, choose
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
     from consilience.domain.events import SessionStarted
+    from consilience.engine.protocol import Protocol
     from consilience.journal.store import Store
+    from consilience.models.registry import Choice
 
 
 def load_config(*, tell: bool = True, env_file: Path | None = None, named: Sequence[str] = ()) -> Config:
@@ -63,6 +60,9 @@ def default_model(config: Config) -> Choice:
     Raises `SettingsError` for a program or a workspace in a directory's file, which may come from another person: a program runs
     with the user's rights, and `--yes` agrees only to the cost.
     """
+    from consilience.models.program import without_secret
+    from consilience.models.registry import Choice, choose
+
     choice = choose(os.environ, {"model": config.model} if config.model else {}, config.endpoints)
     if config.model_file is None or os.environ.get("CONSILIENCE_MODEL", "").strip():
         return choice
@@ -136,6 +136,8 @@ def read_settings(cls: type[Protocol], settings: Mapping[str, object], config: C
 def _check_imports(cls: type[Protocol], key: str, value: object, path: Path) -> None:
     """Raise `SettingsError` for code to import that a directory's file names: it may come from another person, and runs when it is
     imported, before anything is asked."""
+    from consilience.engine.recorded_code import code_named
+
     named = code_named(cls, {key: value})
     if named and not is_own(path):
         option = option_spelling(key)
@@ -155,6 +157,8 @@ def confirm_recorded_programs(programs: Iterable[str]) -> None:
 
 def confirm_recorded_code(started: SessionStarted, store: Store) -> None:
     """Ask likewise before code is imported that such a journal has recorded; then import it."""
+    from consilience.engine.recorded_code import foreign_code
+
     names = foreign_code(started, store)
     _confirm_recorded("import", names)
     if names:
@@ -194,6 +198,8 @@ def setting_value(accept: Callable[[Mapping[str, object]], object], name: str, t
 
 def setting_options(cls: type[Protocol], used_names: Sequence[str]) -> dict[str, str]:
     """Return the settings of a protocol by the parameter of their option, prefixed by the protocol if its name is `used_names`."""
+    from consilience.domain.messages import OptionName
+
     options = {}
     for setting in cls.own_settings():
         marks = cls.model_fields[setting].metadata
@@ -204,6 +210,8 @@ def setting_options(cls: type[Protocol], used_names: Sequence[str]) -> dict[str,
 
 def setting_parameter(info: FieldInfo, name: str, section: str) -> inspect.Parameter:
     """Return the option `name` of a setting."""
+    from consilience.domain.messages import FILE, NAMES
+
     parsed, default = option_type(info.annotation), info.get_default(call_default_factory=True)
     spelling = option_spelling(name)
     if parsed is bool:

@@ -19,6 +19,7 @@ from consilience.domain.agents import Agent
 from consilience.domain.content import id_of as id_of
 from consilience.domain.content import text_id as text_id
 from consilience.domain.detail import Detail
+from consilience.domain.document_shares import DocumentShare
 from consilience.domain.outcome import (
     Check,
     Estimate,
@@ -62,12 +63,11 @@ class SourceRef(BaseModel):
 
     id: str
     name: str
-    text: str
-    """Id of the text."""
-    agents: tuple[str, ...] | None = None
-    """Ids of the only agents that may read it; None: all agents."""
+    text: str  # id of the text
+    agents: tuple[str, ...] | None = None  # ids of the only agents that may read it; None: all agents
     generations: int | None = None  # forks since a fork added the document; None if the first session had it
     remarks: tuple[str, ...] = ()  # what of its file or directory the text does not show
+    shares: tuple[DocumentShare, ...] = ()  # who is shown which lines, if it is dealt
 
 
 class SessionStarted(Event):
@@ -370,8 +370,10 @@ class Noted(Event):
     name: str
     data: dict[str, Any] = {}
     """The protocol's model of that name as JSON, with ids for long texts."""
+    body: str | None = None
+    """The id of the text that holds the JSON instead of `data`, where that would be long."""
     texts: tuple[str, ...] = ()
-    """These ids."""
+    """The ids of all these texts."""
     phase: tuple[str, int] | None = None
 
 
@@ -468,19 +470,6 @@ def decode_event(body: str, seq: int) -> AnyEvent:
     event = EVENT.validate_json(body)
     event.__dict__["seq"] = seq
     return shrink_event(event)
-
-
-def awaited_keys(events: Iterable[Event]) -> set[str]:
-    """Return the keys of the calls that somebody outside was asked and that have not ended."""
-    awaited: set[str] = set()
-    for event in events:
-        if isinstance(event, CallAwaited):
-            awaited.add(event.key)
-        elif isinstance(event, SessionParked):
-            awaited.update(event.awaited)
-        elif isinstance(event, CallCompleted | CallFailed | CallLost):
-            awaited.discard(event.key)
-    return awaited
 
 
 def canonical(events: Iterable[Event]) -> list[dict[str, object]]:

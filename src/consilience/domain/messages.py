@@ -11,6 +11,7 @@ from typing import Annotated
 from pydantic import BaseModel, Field, ValidationError, WithJsonSchema
 
 from consilience.domain.detail import capped
+from consilience.domain.document_shares import DocumentShare, Lines
 from consilience.domain.errors import SettingsError
 from consilience.domain.events import text_id
 from consilience.domain.validation import Frozen, describe_invalid
@@ -65,12 +66,19 @@ class Source(Frozen):
     """Ids of the only agents that may read it; None: all agents."""
     remarks: tuple[str, ...] = ()
     """What of its file or directory the text does not show, for the plan and the report's warnings."""
+    shares: tuple[DocumentShare, ...] = ()
+    """Who is shown which of its lines, if the documents are dealt; empty: every agent that may read it is shown all of it."""
 
     def __init__(
-        self, text: str, name: str = "", agents: tuple[str, ...] | None = None, remarks: tuple[str, ...] = ()
+        self,
+        text: str,
+        name: str = "",
+        agents: tuple[str, ...] | None = None,
+        remarks: tuple[str, ...] = (),
+        shares: tuple[DocumentShare, ...] = (),
     ) -> None:
         try:
-            super().__init__(text=text, name=name, agents=agents, remarks=remarks)
+            super().__init__(text=text, name=name, agents=agents, remarks=remarks, shares=shares)
         except ValidationError as error:
             raise SettingsError(
                 describe_invalid(error, owner="the source"),
@@ -133,10 +141,6 @@ class Quotation(Frozen):
         return not self.verified and self.stands != self.reference
 
 
-Lines = tuple[int, int]
-"""First and last line, from 1."""
-
-
 class DocumentReader(Frozen):
     """An agent that read a document."""
 
@@ -157,6 +161,17 @@ class ReadDocument(Frozen):
     readers: tuple[DocumentReader, ...] = ()
     remarks: tuple[str, ...] = ()
     """What of its file or directory was not read, and why; also among the warnings."""
+
+    @property
+    def unread(self) -> tuple[Lines, ...]:
+        """Lines that no agent read."""
+        ranges = [lines for reader in self.readers for lines in reader.lines or ((1, self.lines),)]
+        unread, following = list[Lines](), 1
+        for first, last in (*sorted(ranges), (self.lines + 1, self.lines + 1)):
+            if first > following:
+                unread.append((following, first - 1))
+            following = max(following, last + 1)
+        return tuple(unread)
 
     def read_by(self, shown: Mapping[str, Iterable[Lines | None]]) -> ReadDocument:
         """Return it with its readers: the lines that calls of each agent were shown, None for all."""

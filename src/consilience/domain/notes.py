@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Annotated, TypeVar
 
@@ -10,7 +11,7 @@ from pydantic import BaseModel, BeforeValidator, PlainSerializer, SerializationI
 from consilience.domain.events import Noted, text_id
 
 MAX_NOTE_CHARS = 16_000
-"""Max JSON characters of a note, without its long texts."""
+"""Max JSON characters of a note that its event holds itself, without its long texts; a longer one is a text too."""
 
 N = TypeVar("N", bound=BaseModel)
 
@@ -40,11 +41,20 @@ LongText = Annotated[str, BeforeValidator(_from_id), PlainSerializer(_to_id)]
 
 
 def dump_note(data: BaseModel) -> tuple[dict[str, object], dict[str, str]]:
-    """Return the note as the event holds it, and its long texts by id. A model whose `sparse` is true keeps no default values."""
+    """Return the fields `data` and `body` of the event, and all texts of the note by id. Raises `ValueError` for what JSON or UTF-8
+    cannot hold. A model whose `sparse` is true keeps no default values.
+    """
     texts = _TextIds()
-    return data.model_dump(mode="json", context=texts, exclude_defaults=getattr(data, "sparse", False)), texts
+    values = data.model_dump(mode="json", context=texts, exclude_defaults=getattr(data, "sparse", False))
+    serialised = json.dumps(values, allow_nan=False)
+    json.dumps([values, *texts.values()], ensure_ascii=False).encode()
+    if len(serialised) <= MAX_NOTE_CHARS:
+        return {"data": values}, texts
+    body = text_id(serialised)
+    return {"body": body}, {**texts, body: serialised}
 
 
 def load_note(model: type[N], event: Noted, text: Callable[[str], str]) -> N:
-    """Return a recorded note with its long texts; `text` looks one up by id. Raises `ValidationError`."""
-    return model.model_validate(event.data, context=_Lookup(text))
+    """Return a recorded note with its long texts; `text` looks one up by id. Raises `ValueError`."""
+    values = event.data if event.body is None else json.loads(text(event.body))
+    return model.model_validate(values, context=_Lookup(text))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from consilience.domain.messages import Lines
+from consilience.domain.document_shares import Lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,17 @@ class ShownDocument:
         return f"s:{self.reference}"
 
 
-PromptPart = PromptText | QuotedMessage | ShownDocument
+@dataclass(frozen=True, slots=True)
+class RelatedLines:
+    """Lines of several documents that are shown together because they are related to what else the prompt shows."""
+
+    parts: tuple[ShownDocument, ...]
+
+    def __str__(self) -> str:
+        return f"r:{','.join(part.reference for part in self.parts)}"
+
+
+PromptPart = PromptText | QuotedMessage | ShownDocument | RelatedLines
 
 
 def read_part(line: str) -> PromptPart:
@@ -56,7 +66,23 @@ def read_part(line: str) -> PromptPart:
     if kind == "q":
         return QuotedMessage(*rest.split(":", 1))
     if kind == "s":
-        id, _, lines = rest.partition(":")
-        first, _, last = lines.partition("-")
-        return ShownDocument(id, (int(first), int(last)) if lines else None)
+        return _read_document(rest)
+    if kind == "r":
+        return RelatedLines(tuple(map(_read_document, rest.split(","))))
     return PromptText(kind, rest)  # type: ignore[arg-type]
+
+
+def shown_documents(part: PromptPart) -> tuple[ShownDocument, ...]:
+    """Return the documents, or lines of them, that a part shows."""
+    match part:
+        case ShownDocument():
+            return (part,)
+        case RelatedLines(parts):
+            return parts
+    return ()
+
+
+def _read_document(reference: str) -> ShownDocument:
+    id, _, lines = reference.partition(":")
+    first, _, last = lines.partition("-")
+    return ShownDocument(id, (int(first), int(last)) if lines else None)

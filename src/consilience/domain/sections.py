@@ -41,8 +41,6 @@ class _Data(BaseModel):
         return {k: v for k, v in row.items() if k in ("kind", "form") or getattr(self, k) != fields[k].default}
 
 
-# --- blocks
-
 Refs = tuple[str, ...]
 """Ids of the messages and keys of the calls on which a line rests. The page of a session links them to its transcript."""
 
@@ -180,9 +178,6 @@ class Section(_Data):
     blocks: tuple[Block, ...] = ()
     folded: bool = False
     """Collapsed under its heading at the end of the HTML report; elsewhere left out and shown by `show --view NAME`."""
-
-
-# --- pictures
 
 
 class Node(_Data):
@@ -377,9 +372,6 @@ class View(_Data):
     """Whether it only says why there is nothing to show: `show --view NAME` prints it, no list names it and no page has it."""
 
 
-# --- all of them
-
-
 class SeatNote(_Data):
     """What a protocol adds to a seat in the view of who took part."""
 
@@ -408,8 +400,14 @@ class ProgressColumn(_Data):
     """Its state, such as the stage of a thread."""
     lines: tuple[str, ...] = ()
     """What happened there, the newest last."""
-    phases: tuple[tuple[str, int], ...] = ()
-    """Phases whose calls belong to it: the agents of those in flight are composing there."""
+    part: str = ""
+    """Part of the keys of its calls, such as `thread-1`: the agents of those in flight are composing there."""
+    bar: Bar | None = None
+    """How far it has come, from 0 to 1."""
+
+    def has(self, key: str) -> bool:
+        """Whether a call belongs to it."""
+        return bool(self.part) and self.part in key.split("/")
 
 
 class SettingLimit(_Data):

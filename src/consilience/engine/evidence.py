@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from consilience.domain.document_shares import Lines
 from consilience.domain.events import CallCompleted, CallFailed, Ended
-from consilience.domain.messages import Lines, Quotation, ReadDocument
+from consilience.domain.messages import Quotation, ReadDocument
 from consilience.engine.sources import find_quotations
 from consilience.engine.state import State
 

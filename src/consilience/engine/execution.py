@@ -13,6 +13,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from consilience.documents.dealing import Deal
 from consilience.domain.detail import Detail, DetailChoice
 from consilience.domain.errors import (
     ProtocolViolation,
@@ -96,6 +97,8 @@ class Options:
     """How much models that can think do so before they answer. None: `low`."""
     detail: DetailChoice | None = None
     """Which set of prompts agents are shown. None: `auto`."""
+    deal: Deal = "none"
+    """How documents are dealt to the agents of a new session; what each is shown is recorded with the documents."""
     deadline: Annotated[float, Field(gt=0, le=MAX_DEADLINE_SECONDS)] | None = None
     """Max seconds of one request to a model. None: the provider's default."""
     pace: Annotated[float, Field(ge=0, le=MAX_PACE)] = 0.0

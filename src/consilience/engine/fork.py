@@ -193,9 +193,7 @@ def _plan_fork(parent: str, *, store: Store, at: int | str, changes: ForkChanges
         agents=agents,
         models=models,
         task=store.text(old.task) if changes.task is None else changes.task,
-        documents=_with_added(
-            [document_from_ref(ref, store.text(ref.text), forks=1) for ref in old.sources], changes.sources
-        ),
+        documents=_documents(old, agents, changes.sources, store),
         templates=_templates(old, protocol, changes.prompts, store, detail),
         limits=limits,
         encoder=encoder,
@@ -328,13 +326,28 @@ def _inherited_options(old: SessionStarted, options: Options) -> Options:
     return replace(options, **{name: getattr(old, name) for name in names if getattr(options, name) is None})
 
 
+def _documents(
+    old: SessionStarted, agents: Sequence[Agent], added: Sequence[Source], store: Store
+) -> tuple[Document, ...]:
+    """Return the documents of a fork. Raises `SettingsError` if they are dealt to agents that it does not have."""
+    documents = _with_added([document_from_ref(ref, store.text(ref.text), forks=1) for ref in old.sources], added)
+    ids = {agent.id for agent in agents}
+    if gone := sorted({s.agent for document in documents for s in document.shares if s.agent not in ids}):
+        raise SettingsError(
+            f"documents are dealt to {', '.join(gone)}, and the fork has no such agents",
+            where="settings",
+            do="Keep the number of agents, or begin a new session, which deals the documents again.",
+        )
+    return documents
+
+
 def _with_added(documents: Sequence[Document], sources: Sequence[Source]) -> tuple[Document, ...]:
     """Return documents with `sources` added. A source replaces a document of the same name."""
     by_id = {document.id: document for document in documents}
     numbers = {document.name: document.id for document in documents if document.name}
     for source in sources:
         id = numbers.pop(source.name, f"S{len(by_id) + 1}")
-        by_id[id] = Document(id, source.name, source.text, source.agents, generations=0, remarks=source.remarks)
+        by_id[id] = Document(id, source.name, source.text, source.agents, None, 0, source.remarks, source.shares)
     return tuple(by_id.values())
 
 

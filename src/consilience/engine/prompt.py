@@ -22,8 +22,9 @@ from consilience.domain.detail import CAP, CAPS, Caps
 from consilience.domain.errors import ProtocolViolation
 from consilience.domain.events import text_id
 from consilience.domain.messages import LABELLED_APART, Message
-from consilience.domain.prompt_parts import PromptText, QuotedMessage, ShownDocument
+from consilience.domain.prompt_parts import PromptPart, PromptText, QuotedMessage, RelatedLines, ShownDocument
 from consilience.domain.tokens import estimate_tokens
+from consilience.engine.document_index import INDEX_NOTE, make_index
 from consilience.engine.sources import Document, select_documents
 from consilience.journal.store import PromptParts
 
@@ -83,13 +84,24 @@ class Opening:
     def heading(self) -> str:
         return f"# Task\n{self.task}"
 
+    @cached_property
+    def index(self) -> str:
+        """Who holds which lines of dealt documents; empty if none are dealt."""
+        return make_index(self.documents) if any(document.shares for document in self.documents) else ""
+
     def documents_for(self, agent: str) -> tuple[Document, ...]:
-        """Documents open to the agent. Those open to all come first, to make the shared opening as long as possible."""
+        """What the agent is shown of the documents. Those open to all come first, to make the shared opening as long as possible,
+        and related lines last."""
         if not self.documents:
             return ()
         reads = self.readers is None or agent in self.readers
-        visible = [d for d in self.documents if (reads if d.agents is None else agent in d.agents)]
-        return tuple(sorted(visible, key=lambda d: d.agents is not None))
+        visible = [
+            part
+            for document in self.documents
+            if (reads if document.agents is None else agent in document.agents)
+            for part in (document.parts_for(agent) if document.shares else (document,))
+        ]
+        return tuple(sorted(visible, key=lambda d: (not d.is_common, d.is_related)))
 
     def shown(self, agent: str, references: tuple[str, ...] | None) -> tuple[Document, ...]:
         """Return the documents that a call shows: those it names, private ones last, or all that are open to the agent.
@@ -98,7 +110,7 @@ class Opening:
         """
         if references is None:
             return self.documents_for(agent)
-        return tuple(sorted(select_documents(references, self.documents, agent), key=lambda d: d.agents is not None))
+        return tuple(sorted(select_documents(references, self.documents, agent), key=lambda d: not d.is_common))
 
 
 PromptBlock = str | tuple[str, str]
@@ -187,6 +199,39 @@ def _block_text(block: PromptBlock) -> str:
     return _fence_short_quote(*block) if len(block[0]) <= MAX_CACHED_CHARS else fence_quote(*block)
 
 
+class _Parts:
+    """The parts of a prompt in order: as stored, as digested, and as blocks of text."""
+
+    def __init__(self, opening: Opening) -> None:
+        self.stored = list(opening.refs)
+        self.digested = self.stored.copy()
+        self.blocks: list[PromptBlock] = [opening.heading]
+
+    def add_text(self, text: str, label: str = "") -> None:
+        """Add a text, quoted if it has a label."""
+        self.stored.append(str(PromptText("t", text_id(text))))
+        self.digested.append(self.stored[-1])
+        self.blocks.append((text, label) if label else text)
+
+    def add(self, part: PromptPart, text: str, text_id: str, label: str) -> None:
+        """Add a quoted text that the stored part stands for."""
+        self.stored.append(str(part))
+        self.digested.append(f"{part}:{text_id}")
+        self.blocks.append((text, label))
+
+    def add_documents(self, documents: Sequence[Document]) -> int:
+        """Add documents, and all related lines as one part; return how many parts these are."""
+        own = [document for document in documents if not document.is_related]
+        for document in own:
+            shown = ShownDocument(document.id, document.lines)
+            self.add(shown, document.numbered, document.part_id, f"document {document.reference}")
+        if related := documents[len(own) :]:
+            text = "\n".join(document.referenced for document in related)
+            lines = RelatedLines(tuple(ShownDocument(d.id, d.lines) for d in related))
+            self.add(lines, text, text_id(text), "related lines of other parts")
+        return len(own) + bool(related)
+
+
 def render(
     opening: Opening, agent: str, prompt: Prompt, message: Callable[[str], Message], correction: str | None = None
 ) -> Rendered:
@@ -194,55 +239,44 @@ def render(
 
     Raises `ProtocolViolation` for a document or message that the agent may not be shown.
     """
-    parts = list(opening.refs)
-    digested = parts.copy()
-    blocks: list[PromptBlock] = [opening.heading]
+    parts = _Parts(opening)
     visible = opening.shown(agent, prompt.documents)
     quotation_note = HOW_TO_QUOTE if prompt.asks_for_quotations else NUMBERED
+    if opening.index:
+        parts.add_text(INDEX_NOTE)
+        parts.add_text(opening.index, "the index")
     if visible:
-        parts.append(str(PromptText("t", text_id(quotation_note))))
-        digested.append(parts[-1])
-        blocks.append(quotation_note)
-    for document in visible:
-        parts.append(str(ShownDocument(document.id, document.lines)))
-        digested.append(f"{parts[-1]}:{document.part_id}")
-        blocks.append((document.numbered, f"document {document.reference}"))
-    private = sum(document.agents is not None for document in visible)
-    uncommon_documents = len(visible) if prompt.documents is not None else private
+        parts.add_text(quotation_note)
+    parts.add_documents([document for document in visible if document.is_common])
+    private = parts.add_documents([document for document in visible if not document.is_common])
+    uncommon = private if prompt.documents is None else len(visible)
     following = len(prompt.preface) + len(prompt.shared)
-    opening_parts = len(parts) - private if private else len(parts) + following
-    common = (len(blocks) - uncommon_documents, len(blocks) + following)[: 1 if private else 2]
+    opening_parts = len(parts.stored) - private if private else len(parts.stored) + following
+    common = (len(parts.blocks) - uncommon, len(parts.blocks) + following)[: 1 if private else 2]
     for text in prompt.preface:
-        parts.append(str(PromptText("t", text_id(text))))
-        digested.append(parts[-1])
-        blocks.append(text)
+        parts.add_text(text)
     labels: dict[str, str] = {}
     kinds: list[tuple[str, str]] = []
     shown: list[str] = []
     for quote in (*prompt.shared, *prompt.quotes):
         id, label, quoted_text = quote.id, quote.label, message(quote.id)
-        ref = str(QuotedMessage(label, id))
         shown.append(id)
-        parts.append(ref)
-        digested.append(f"{ref}:{quoted_text.text_id}")
-        blocks.append((quoted_text.text, label))
+        parts.add(QuotedMessage(label, id), quoted_text.text, quoted_text.text_id, label)
         if quoted_text.sender != agent:
             check_visible(quoted_text, agent)
             labels[label] = id
             kinds.append((label, quoted_text.kind))
     request_texts = (prompt.request, correction) if correction else (prompt.request,)
     for text in request_texts:
-        ref = str(PromptText("t", text_id(text)))
-        parts.append(ref)
-        digested.append(ref)
-        blocks.append(text)
+        parts.add_text(text)
+    notes = ((INDEX_NOTE, opening.index) if opening.index else ()) + ((quotation_note,) if visible else ())
     return Rendered(
         system=opening.instructions,
-        blocks=blocks,
-        parts=PromptParts(tuple(parts), opening_parts),
-        digested=digested,
+        blocks=parts.blocks,
+        parts=PromptParts(tuple(parts.stored), opening_parts),
+        digested=parts.digested,
         shown=tuple(shown),
-        texts=(opening.instructions, *prompt.preface, *request_texts, *((quotation_note,) if visible else ())),
+        texts=(opening.instructions, *prompt.preface, *request_texts, *notes),
         labels=labels,
         kinds=tuple(kinds),
         common=common,

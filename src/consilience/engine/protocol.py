@@ -197,6 +197,26 @@ class Protocol(BaseModel, ABC):
         """The agents that speak first, before they see the text of another agent."""
         return self.topology().leaves
 
+    holders_setting: ClassVar[str] = ""
+    """The setting, a number, with which the number of `share_holders` grows; empty if that does not follow from one."""
+
+    @property
+    def share_holders(self) -> tuple[str, ...]:
+        """The agents that documents are dealt to; empty if agents do not pass on what they read."""
+        return self.first_speakers
+
+    def with_share_holders(self, number: int) -> Self:
+        """Return a copy with at least `number` share holders, unless the setting of their number is set by the user."""
+        setting = self.holders_setting
+        if not setting or setting in self.model_fields_set:
+            return self
+        own = {name: getattr(self, name) for name in self.model_fields_set}
+        for value in range(2, number + 1):
+            sized = type(self)(**{**own, setting: value})
+            if len(sized.share_holders) >= number:
+                return sized
+        return self
+
     def seat(self, n: int) -> str | None:
         """Return the agent for what is private to the n-th seat, from 1. Numbers above the last seat wrap. None without seats."""
         seats = self.first_speakers

@@ -20,7 +20,15 @@ from consilience.models.connections import Connections
 from consilience.models.endpoints import NO_ENDPOINTS, Endpoints
 from consilience.models.hosted import SERVER_DEADLINE_SECONDS
 from consilience.models.port import Model, Worker, context_window, links, thinks
-from consilience.models.registry import PersonName, WorkspaceName, canonical_name, is_embedded, parse, resolve
+from consilience.models.registry import (
+    PersonName,
+    WorkspaceName,
+    canonical_name,
+    is_embedded,
+    parse,
+    resolve,
+    window_by_name,
+)
 
 if TYPE_CHECKING:
     from pydantic_ai import Agent as LibraryAgent
@@ -148,6 +156,16 @@ def models_by_agent(agents: Sequence[Agent], models: Models) -> dict[str, SeatMo
     if not models_in_turn:
         raise SettingsError("no model is given", do="Name at least one.")
     return {id: models_in_turn[n % len(models_in_turn)] for n, id in enumerate(ids)}
+
+
+def smallest_window(models: Models, known: Endpoints) -> int | None:
+    """Return the smallest known context window (tokens) of these models; None if none is known."""
+    given = list(models.values()) if isinstance(models, Mapping) else models
+    windows = (
+        window_by_name(model, known) if isinstance(model, str) else context_window(model)
+        for model in ([given] if isinstance(given, str) or not isinstance(given, Sequence) else given)
+    )
+    return min((window for window in windows if window is not None), default=None)
 
 
 def choose_detail(choice: DetailChoice | None, agents: Sequence[Agent], models: Models) -> Detail:

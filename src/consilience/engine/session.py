@@ -353,13 +353,13 @@ class Session(Messages):
     def note(self, name: str, data: BaseModel) -> None:
         """Record an event that the protocol declares in `notes`. It is derived: a replay and a fork make it again.
 
-        Raises `ProtocolViolation` for a name or type that is not declared, for a note beyond `MAX_NOTE_CHARS`, and for values that
-        JSON cannot hold: NaN, infinity and lone surrogates.
+        Raises `ProtocolViolation` for a name or type that is not declared, and for values that JSON cannot hold: NaN, infinity and
+        lone surrogates.
         """
         state = self._state
-        body, texts = state.dump_note(name, data)
+        fields, texts = state.dump_note(name, data)
         place, phase = current_branch.get().next_place(), current_phase.get()
-        state.recorder.derive(Noted(place=place, name=name, data=body, texts=tuple(texts), phase=phase), texts.values())
+        state.recorder.derive(Noted(place=place, name=name, texts=tuple(texts), phase=phase, **fields), texts.values())
         state.faults("after_note", phase)
 
     def record_check(self, check: Check, index: int) -> None:

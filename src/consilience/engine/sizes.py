@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from typing import Protocol
 
 from consilience.domain.agents import Agent
 from consilience.domain.outcome import THINKING_TOKENS, CallKind, Estimate, Limits, LimitUnit, SpendingLimits
 from consilience.domain.tokens import estimate_tokens
 from consilience.engine.prompt import Opening
-from consilience.engine.sources import parse_reference
+from consilience.engine.sources import Document, parse_reference
 
 MONEY_DIGITS = 12
 """Decimal places of US dollars that sums keep, so that three times 0.10 fit into 0.30."""
@@ -308,16 +308,13 @@ class CallSizes:
         if (groups := self.protocol.shown_together) is not None:
             largest = max((self._group_tokens(group) for group in groups), default=0)
             return {agent.id: common + largest for agent in self.agents}
-        documents = {document.id: estimate_tokens(document.numbered) for document in self.opening.documents}
-        return {
-            agent.id: common + sum(documents[visible.id] for visible in self.opening.documents_for(agent.id))
-            for agent in self.agents
-        }
+        size = cache(_shown_tokens)
+        return {agent.id: common + sum(map(size, self.opening.documents_for(agent.id))) for agent in self.agents}
 
     @cached_property
     def _common_tokens(self) -> int:
         """Tokens with which every prompt begins, before documents."""
-        text = self.opening.instructions + self.opening.task
+        text = self.opening.instructions + self.opening.task + self.opening.index
         text += "".join(value for value in vars(self.protocol).values() if isinstance(value, str))
         text += max((_description(agent) for agent in self.agents), key=len, default="")
         return estimate_tokens(text)
@@ -326,6 +323,10 @@ class CallSizes:
         documents = self.opening.documents
         parts = (parse_reference(reference, documents) for reference in group)
         return sum(estimate_tokens(part.numbered) + _QUOTE_TOKENS for part in parts)
+
+
+def _shown_tokens(document: Document) -> int:
+    return estimate_tokens(document.referenced if document.is_related else document.numbered)
 
 
 def _description(agent: Agent) -> str:

@@ -13,6 +13,7 @@ from itertools import pairwise, zip_longest
 from typing import NamedTuple
 from unicodedata import normalize
 
+from consilience.domain.document_shares import DocumentShare
 from consilience.domain.errors import ProtocolViolation
 from consilience.domain.events import SourceRef, text_id
 from consilience.domain.messages import PLACE_LINE, PLAIN_MARKS, Quotation, Source, numbered_lines
@@ -58,6 +59,10 @@ class Document:
     """Forks since a fork added it; None if it is as old as the first session."""
     remarks: tuple[str, ...] = ()
     """What of its file or directory the text does not show."""
+    shares: tuple[DocumentShare, ...] = ()
+    """Who is shown which lines, if it is dealt; empty: all agents that may read it are shown all of it."""
+    is_related: bool = False
+    """Whether these lines are shown beside an agent's own because they are related to them."""
 
     @property
     def text_id(self) -> str:
@@ -67,6 +72,22 @@ class Document:
     def reference(self) -> str:
         """Its name in prompts: `S4`, or `S4:120-380` for a part."""
         return ShownDocument(self.id, self.lines).reference
+
+    @property
+    def is_common(self) -> bool:
+        """Whether every agent is shown it alike."""
+        return self.agents is None and not self.shares
+
+    def parts_for(self, agent: str) -> tuple[Document, ...]:
+        """Return what a dealt document shows to an agent: its own lines, then the related ones."""
+        whole = (1, max(self.line_count, 1))
+        return tuple(
+            replace(self, lines=None if lines == whole else lines, is_related=is_related)
+            for share in self.shares
+            if share.agent == agent
+            for is_related, ranges in ((False, share.lines), (True, share.related))
+            for lines in ranges
+        )
 
     @property
     def line_count(self) -> int:
@@ -86,6 +107,12 @@ class Document:
     def numbered(self) -> str:
         """The text as shown, with line numbers, since a quotation names the line where it begins."""
         return numbered_lines(self._lines, self.name, self.lines)
+
+    @cached_property
+    def referenced(self) -> str:
+        """The lines shown, each with its full reference, for lines of several documents together."""
+        first, last = self.lines or (1, None)
+        return "\n".join(f"{self.id}:{n}| {line}" for n, line in enumerate(self._lines[first - 1 : last], first))
 
     @cached_property
     def part_id(self) -> str:
@@ -204,18 +231,29 @@ def _is_divided(line: str, following: str) -> bool:
 
 def number_documents(sources: Iterable[Source]) -> tuple[Document, ...]:
     """Return documents numbered S1, S2, … in the order of their sources."""
-    return tuple(Document(f"S{n}", s.name, s.text, s.agents, remarks=s.remarks) for n, s in enumerate(sources, 1))
+    return tuple(
+        Document(f"S{n}", s.name, s.text, s.agents, remarks=s.remarks, shares=s.shares)
+        for n, s in enumerate(sources, 1)
+    )
 
 
 def document_from_ref(ref: SourceRef, text: str, *, forks: int = 0) -> Document:
     """Return a recorded document, as of `forks` forks later."""
     generations = None if ref.generations is None else ref.generations + forks
-    return Document(ref.id, ref.name, text, ref.agents, generations=generations, remarks=ref.remarks)
+    return Document(ref.id, ref.name, text, ref.agents, generations=generations, remarks=ref.remarks, shares=ref.shares)
 
 
 def document_refs(documents: Sequence[Document]) -> tuple[SourceRef, ...]:
     return tuple(
-        SourceRef(id=d.id, name=d.name, text=d.text_id, agents=d.agents, generations=d.generations, remarks=d.remarks)
+        SourceRef(
+            id=d.id,
+            name=d.name,
+            text=d.text_id,
+            agents=d.agents,
+            generations=d.generations,
+            remarks=d.remarks,
+            shares=d.shares,
+        )
         for d in documents
     )
 

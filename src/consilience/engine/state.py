@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
@@ -15,7 +14,7 @@ from consilience.domain.agents import Agent
 from consilience.domain.errors import ProtocolViolation
 from consilience.domain.events import SessionStarted, text_id
 from consilience.domain.messages import Message
-from consilience.domain.notes import MAX_NOTE_CHARS, dump_note
+from consilience.domain.notes import dump_note
 from consilience.domain.report import Report
 from consilience.engine.activity import Activity, Phase
 from consilience.engine.cancelling import Cancellation
@@ -132,22 +131,15 @@ class State:
         return message is not None and message.sender != agent
 
     def dump_note(self, name: str, data: BaseModel) -> tuple[dict[str, object], dict[str, str]]:
-        """Return a note as its event holds it, and its long texts by id. Raises `ProtocolViolation`."""
+        """Return a note as `consilience.domain.notes.dump_note` does. Raises `ProtocolViolation`."""
         declared = self.notes.get(name)
         if declared is None or not isinstance(data, declared):
             names = ", ".join(f"{note} ({model.__name__})" for note, model in self.notes.items()) or "none"
             raise ProtocolViolation(f"the note {name!r} ({type(data).__name__}) is not declared; declared: {names}")
         try:
-            body, texts = dump_note(data)
-            serialised = json.dumps([body, *texts.values()], ensure_ascii=False, allow_nan=False)
-            serialised.encode()
+            return dump_note(data)
         except ValueError as error:
             raise ProtocolViolation(f"the note {name!r} cannot be recorded: {error}") from None
-        if (size := len(json.dumps(body))) > MAX_NOTE_CHARS:
-            raise ProtocolViolation(
-                f"the note {name!r} has {size:,} characters; at most {MAX_NOTE_CHARS:,}. Declare long texts as `LongText`"
-            )
-        return body, texts
 
     def digest_in_session(self, digest: str) -> str:
         """Return a digest that no request of another session has, also one of the same name in another store."""

@@ -7,7 +7,9 @@ from dataclasses import asdict, replace
 
 from consilience.domain.errors import replace_surrogates
 from consilience.domain.events import CUT, Volatile, text_id
+from consilience.domain.outcome import Limits
 from consilience.domain.tokens import estimate_tokens
+from consilience.domain.usage import UsageTotals
 from consilience.engine.ports import AgentPort
 from consilience.engine.prompt import Rendered
 from consilience.models.port import Completion
@@ -71,3 +73,16 @@ def completion_from(body: str) -> Completion:
     """Return a completion from its JSON."""
     fields = json.loads(body)
     return Completion(**{**fields, "notes": tuple(fields["notes"])})
+
+
+def remaining_limits(limits: Limits, used: UsageTotals) -> Limits:
+    """Return the limits less what a session used."""
+    tokens = used.tokens_in + used.tokens_out
+    return limits.model_copy(
+        update={
+            "calls": None if limits.calls is None else max(limits.calls - used.requests, 0),
+            "tokens": None if limits.tokens is None else max(limits.tokens - tokens, 0),
+            "cost": None if limits.cost is None else max(limits.cost - (used.cost or 0.0), 0.0),
+            "seconds": None if limits.seconds is None else max(limits.seconds - used.seconds, 0.0),
+        }
+    )

@@ -97,7 +97,7 @@ def check_seats(sources: Sequence[Source], agents: Sequence[Agent]) -> None:
     """Raise `UnknownName` if a source is private to an agent that does not exist."""
     ids = {agent.id for agent in agents}
     for source in sources:
-        for agent in source.agents or ():
+        for agent in (*(source.agents or ()), *(share.agent for share in source.shares)):
             if agent not in ids:
                 raise unknown_agent(agent, agents, f"the agents of source {source.name or source.text[:40]!r}")
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from consilience.domain.errors import StoreUnusable
+from consilience.domain.events import CallAwaited, CallCompleted, CallFailed, CallLost, Event, SessionParked
 from consilience.journal.store import Letter, OnMail
 
 POLL_SECONDS = 0.2
@@ -68,3 +69,16 @@ class Mailroom:
                     loop, on_mail = self._receivers.get(session, (None, None))
                 if loop is not None and on_mail is not None and not loop.is_closed():
                     loop.call_soon_threadsafe(on_mail, letters)
+
+
+def awaited_keys(events: Iterable[Event]) -> set[str]:
+    """Return the keys of the calls that somebody outside was asked and that have not ended."""
+    awaited: set[str] = set()
+    for event in events:
+        if isinstance(event, CallAwaited):
+            awaited.add(event.key)
+        elif isinstance(event, SessionParked):
+            awaited.update(event.awaited)
+        elif isinstance(event, CallCompleted | CallFailed | CallLost):
+            awaited.discard(event.key)
+    return awaited

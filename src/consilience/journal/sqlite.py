@@ -35,12 +35,11 @@ from consilience.domain.events import (
     CancelRequested,
     Event,
     SessionFinished,
-    awaited_keys,
     text_id,
 )
 from consilience.journal import sqlite_open
 from consilience.journal.lease import FileLease, Lease, MemoryLease, describe_process, live_holder
-from consilience.journal.mailbox import Mailroom
+from consilience.journal.mailbox import Mailroom, awaited_keys
 from consilience.journal.numbers import new_number
 from consilience.journal.records import MEMORY, SqliteRecords, pack
 from consilience.journal.sqlite_open import (

@@ -24,7 +24,7 @@ from consilience.domain.events import (
     SessionStarted,
 )
 from consilience.domain.messages import numbered_lines
-from consilience.domain.prompt_parts import PromptText, QuotedMessage, ShownDocument, read_part
+from consilience.domain.prompt_parts import PromptText, QuotedMessage, RelatedLines, ShownDocument, read_part
 from consilience.domain.report import Report, find_report
 from consilience.reporting.formatting import printable, reply_text
 
@@ -317,9 +317,15 @@ def _part(
         case QuotedMessage(label, message):
             words = next(quoted, None)
             return printable(quotation(label, reply_text(text(text_ids[message])) if words is None else text(words)))
-        case ShownDocument(id, lines) as document:
-            source = next(source for source in started.sources if source.id == id) if started else None
-            shown = numbered_lines(text(source.text).splitlines(), source.name, lines) if source else ""
-            return printable(quotation(f"document {document.reference}", shown))
+        case ShownDocument() as document:
+            return printable(quotation(f"document {document.reference}", _document_lines(document, started, text)))
+        case RelatedLines(parts):
+            shown = "\n".join(f"{part.reference}\n{_document_lines(part, started, text)}" for part in parts)
+            return printable(quotation("related lines", shown))
         case PromptText(kind, id):
             return quotations_as_text(f"# Task\n{text(id)}" if kind == "k" else text(id))
+
+
+def _document_lines(document: ShownDocument, started: SessionStarted | None, text: Callable[[str], str]) -> str:
+    source = next((source for source in started.sources if source.id == document.id), None) if started else None
+    return numbered_lines(text(source.text).splitlines(), source.name, document.lines) if source else ""

@@ -13,6 +13,7 @@ from typing import Protocol, Self
 from pydantic import ConfigDict, PrivateAttr, ValidationError
 
 from consilience.domain.agents import Agent
+from consilience.domain.document_shares import Lines
 from consilience.domain.events import (
     AnyEvent,
     CallCompleted,
@@ -23,9 +24,9 @@ from consilience.domain.events import (
     SourceRef,
     place_key,
 )
-from consilience.domain.messages import Lines, ReadDocument
+from consilience.domain.messages import ReadDocument
 from consilience.domain.presenting import try_present, try_progress
-from consilience.domain.prompt_parts import QuotedMessage, ShownDocument, read_part
+from consilience.domain.prompt_parts import QuotedMessage, ShownDocument, read_part, shown_documents
 from consilience.domain.report import Report, UnfinishedSession, find_report, labels_of
 from consilience.domain.sections import Bullets, Item, Presentation, Section, stored_presentation
 from consilience.domain.topology import Topology
@@ -254,7 +255,7 @@ class SessionRecord:
     def _reading(self, call: Ended) -> Reading:
         parts = [read_part(line) for line in self.prompt(call.prompt)]
         quoted = tuple(part for part in parts if isinstance(part, QuotedMessage))
-        shown = tuple(part for part in parts if isinstance(part, ShownDocument))
+        shown = tuple(document for part in parts for document in shown_documents(part))
         return Reading(call.key, call.agent, phase_of(call), quoted, shown)
 
     @cached_property

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 from consilience.domain.agents import Agent, author_of, voices
-from consilience.domain.messages import Lines, Quotation, ReadDocument
+from consilience.domain.document_shares import Lines
+from consilience.domain.messages import Quotation, ReadDocument
 from consilience.domain.report import Report
 from consilience.domain.sections import Block, Bullets, Item, Presentation, Table
 from consilience.reporting.formatting import count, describe_phase_of, describe_place, one_line, seat_labels
@@ -99,11 +100,12 @@ def _readers(document: ReadDocument, agents: int, names: Names) -> str:
     whole = {reader.agent for reader in document.readers if not reader.lines}
     if len(whole) == agents > 1:
         return f"all {len(whole)} agents"
-    readers = (
+    readers = [
         names.get(reader.agent, reader.agent) + (f" (lines {_ranges(reader.lines)})" if reader.lines else "")
         for reader in document.readers
-    )
-    return ", ".join(readers) or "no agent"
+    ]
+    unread = f"; no agent read lines {_ranges(document.unread)}" if readers and document.unread else ""
+    return (", ".join(readers) or "no agent") + unread
 
 
 def _ranges(lines: Iterable[Lines]) -> str:

@@ -4,6 +4,8 @@ Who holds a seat of a running session sees only what the calls of that seat were
 text of another seat. At the end of the session, or once its owner has lifted it on the record, everything is there.
 
 - The owner, and the owner's team, hold the seats of people that were never given away by a link.
+- A message that the protocol wrote is there once a call of theirs quotes it, also one in the name of their own seat: it may hold
+  words of others, such as the title that another gave to the same finding.
 - A quoted message is there under the label that the prompt gave to its author, with the words that the prompt quoted of it, and
   without the id that names its author.
 - A text or prompt can be read only after a session that refers to it: no id of a caller's choice leads anywhere.
@@ -67,7 +69,7 @@ class SeatView:
         self._aliases: dict[str, str] = {}
         """What stands in place of the ids of quoted messages of others, which name their authors."""
         self._own: set[str] = set()
-        """Keys of their calls, and ids of their messages."""
+        """Keys of their calls."""
         self._last = 0
 
     def reads(self, event: Event) -> bool:
@@ -91,10 +93,6 @@ class SeatView:
                 if records is not None and isinstance(event, CallAwaited) and self.reads(event):
                     yield from self._quoted(event, records)
                 yield event
-            case MessagePublished() if event.sender in self.seats:
-                self._own.add(event.id)
-                hidden = {"reply_to": self._alias(event.reply_to or "") or None, "audience": ()}
-                yield _numbered(event.model_copy(update=hidden), event.seq)
             case AnswerReceived() if event.key in self._own:
                 yield event
             case _ if isinstance(event, _OF_ALL):

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator, StringConstraints
 
+from consilience.documents.dealing import Deal
 from consilience.domain.messages import Source
 from consilience.domain.outcome import Limits, StopReason, ThinkingLevel
 from consilience.domain.panels import Panel
@@ -36,10 +37,13 @@ def _to_source(value: object) -> Source:
     return value if isinstance(value, Source) else Source(**SourceBody.model_validate(value).model_dump())
 
 
+def source_json(source: Source) -> dict[str, Any]:
+    """Return a document as requests hold it: who is shown which lines follows from the request."""
+    return source.model_dump(mode="json", exclude={"shares"})
+
+
 GivenSource = Annotated[
-    Source,
-    PlainValidator(_to_source, json_schema_input_type=SourceBody),
-    PlainSerializer(lambda source: source.model_dump(mode="json")),
+    Source, PlainValidator(_to_source, json_schema_input_type=SourceBody), PlainSerializer(source_json)
 ]
 """A document of a request."""
 GivenSources = Annotated[tuple[GivenSource, ...], Field(max_length=1_000)]
@@ -60,6 +64,8 @@ class NewSession(Body):
     """Names of the server's models: to assign to the agents in turn, or by agent id; a person is `human`. Empty: the default."""
     sources: GivenSources = ()
     """Documents."""
+    deal: Deal = "none"
+    """How documents are dealt to the agents."""
     limits: Limits = Limits()
     """Limits on calls, tokens, money, time and steps."""
     seed: int = Field(default=0, ge=-(2**63), lt=2**63)

@@ -85,7 +85,7 @@ async def choices(body: ChoicesBody, sessions: Service, caller: Who, response: R
         response.status_code = 202
         return ChoiceView(choice=None, sources=[], session=chosen.session)
     settings = choice.protocol.model_dump(mode="json", exclude_unset=True)
-    dealt = [{"name": source.name, "agents": source.agents} for source in choice.documents]
+    dealt = [{"name": s.name, "agents": s.agents, "shares": s.shares} for s in choice.documents]
     return ChoiceView(
         choice={**choice_json(choice, unread=False), "settings": settings}, sources=dealt, session=chosen.session
     )

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from functools import partial
 
 from consilience.choosing import Given, ProtocolChoice, choose, given_for, reading_of
-from consilience.deliberation import remaining_limits
 from consilience.domain.errors import SettingsError, UnknownName
-from consilience.domain.events import SessionFinished
+from consilience.domain.events import SessionFinished, SessionStarted
 from consilience.domain.model_names import PERSON
 from consilience.domain.outcome import Limits
+from consilience.engine.usage import remaining_limits
 from consilience.journal.store import Records
 from consilience.models.endpoints import Endpoints
 from consilience.protocols.choose import Choose, ChooseReport, TaskReading
@@ -63,7 +63,10 @@ async def choose_for(
     if (choice := choose(given)) is not None:
         return Chosen(choice, "", body.limits)
     reader = next(iter(models), PERSON)
-    session = body.reading or await _begin_reading(sessions, caller, body, reader, reading)
+    if session := body.reading:
+        await sessions.read(caller, partial(_check_reading, session=session))
+    else:
+        session = await _begin_reading(sessions, caller, body, reader, reading)
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await sessions.wait(caller, session)
@@ -94,11 +97,8 @@ def given_of(body: ChoicesBody, models: Sequence[str], known: Endpoints) -> Give
     )
 
 
-def _chosen(records: Records, session: str, given: Given, body: ChoicesBody, otherwise: TaskReading | None) -> Chosen:
-    """Return the choice that follows from a reading, without one until that is finished.
-
-    Raises `SettingsError` for a session that is no reading, `UnknownName` for one without a usable reply.
-    """
+def _check_reading(records: Records, session: str) -> SessionStarted:
+    """Return how a reading began. Raises `SettingsError` for a session that is none: it might never end."""
     started = records.beginning(session)
     if started is None or started.protocol != Choose.name:
         raise SettingsError(
@@ -106,6 +106,15 @@ def _chosen(records: Records, session: str, given: Given, body: ChoicesBody, oth
             where="reading",
             do="Leave it out: a model reads the task.",
         )
+    return started
+
+
+def _chosen(records: Records, session: str, given: Given, body: ChoicesBody, otherwise: TaskReading | None) -> Chosen:
+    """Return the choice that follows from a reading, without one until that is finished.
+
+    Raises `SettingsError` for a session that is no reading, `UnknownName` for one without a usable reply.
+    """
+    started = _check_reading(records, session)
     finished = records.ending(session)
     if not isinstance(finished, SessionFinished):
         return Chosen(None, session, body.limits)

@@ -20,7 +20,7 @@ from urllib.parse import quote
 from markupsafe import Markup
 
 from consilience.domain.events import AnyEvent, BlindnessLifted, SessionFinished
-from consilience.domain.sections import View
+from consilience.domain.sections import ProgressColumn, View
 from consilience.journal.store import Records
 from consilience.reporting.formatting import describe_awaited
 from consilience.reporting.html import page_parts, session_content, session_document, shown_views
@@ -328,7 +328,7 @@ def session_parts(
         "phase_lines": phase_lines(record),
         "made": record.state.made,
         "most": record.state.started.estimate.max if record.state.started else 1,
-        "columns": record.presentation.columns if record.report is None else (),
+        "columns": list(_columns(record, since or {})),
     }
     started = record.state.started is not None
     return {
@@ -360,14 +360,30 @@ def _seat_rows(
 ) -> Iterator[SeatRow]:
     for state in states:
         until = f"until {_moment(state.until)}" if state.until is not None else ""
-        began = since.get(state.call)
         yield SeatRow(
             record.names.get(state.agent.id, state.agent.id),
             state.agent.model,
             state.words,
-            datetime.fromtimestamp(began, UTC).isoformat(timespec="seconds") if began is not None else "",
+            _iso(since.get(state.call)),
             until or (state.why if state.has_failed else ""),
         )
+
+
+class ColumnRow(NamedTuple):
+    """A column of what goes on at present, with the names of those composing there and when each began."""
+
+    column: ProgressColumn
+    composing: Sequence[tuple[str, str]]
+
+
+def _columns(record: SessionRecord, since: Mapping[str, float | None]) -> Iterator[ColumnRow]:
+    for column in record.presentation.columns if record.report is None else ():
+        flying = [(record.names.get(agent, agent), key) for key, agent in record.flights.items() if column.has(key)]
+        yield ColumnRow(column, [(name, _iso(since.get(key))) for name, key in flying])
+
+
+def _iso(seconds: float | None) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds") if seconds is not None else ""
 
 
 def _moment(seconds: float) -> str:

@@ -29,6 +29,7 @@ AnonymousPeers = Annotated[bool, Field(description="peers appear under neutral l
 class TreeProtocol(Protocol):
     """A protocol in which every agent above the leaves has `children` children."""
 
+    holders_setting: ClassVar[str] = "children"
     roles: ClassVar[tuple[str, str, str]]
     """Of the root, of the parents below it, and of the leaves."""
 

@@ -30,6 +30,11 @@ class BaselineProtocol(Protocol):
     def max_quoted_replies(self) -> int:
         return 0
 
+    @property
+    def share_holders(self) -> tuple[str, ...]:
+        """No agent, since none reads what another found in its share."""
+        return ()
+
     def topology(self) -> Topology:
         return independent(self.ids)
 

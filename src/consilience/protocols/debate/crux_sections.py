@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from consilience.domain.sections import Block, Bullets, Details, Item, Paragraph, QuoteBlock, Subheading, Table
 from consilience.domain.wording import count, join_names
 from consilience.protocols._common.presenting import bullets, format_share
-from consilience.protocols.debate.moves import ACTIVE, FIRM, SIDES, STAGES, Side
+from consilience.protocols.debate.moves import ACTIVE, FIRM, SIDES, STAGES, GivesUpIf, Side
 from consilience.protocols.debate.records import Coalition, Crux, Dependency, ThreadRecord
 from consilience.protocols.debate.state import (
     DebateData,
@@ -32,6 +32,15 @@ _KINDS = {
 }
 
 
+GIVES_UP: Mapping[GivesUpIf, str] = {
+    "YES": "if it is yes",
+    "NO": "if it is no",
+    "either": "either way",
+    "neither": "no",
+}
+"""Whether an agent gives up its top claim, by the answer that would make it do so."""
+
+
 def crux_blocks(report: DebateData) -> Iterator[Block]:
     for n, crux in enumerate(report.cruxes, 1):
         thread = report.thread(crux.thread)
@@ -43,7 +52,7 @@ def crux_blocks(report: DebateData) -> Iterator[Block]:
         if records:
             yield Paragraph(text=_tested(crux, report, records), refs=tested_refs(crux.thread, records))
         yield from _best_statements(crux, thread, report)
-        yield from bullets([*_reasons(crux, report), *_steelmen(thread, report)])
+        yield from bullets([*_reasons(crux, report), *steelman_items(thread, report)])
         yield from _concessions(thread, report)
         yield Paragraph(lead="Crux score:", text=_score(crux, report), refs=refs)
         if criteria := list(_criteria(crux, thread, report)):
@@ -150,8 +159,7 @@ def _hangs(agent: str, crux: Crux) -> str:
     flip = crux.flips.get(agent)
     if flip is None:
         return "–"
-    declared = {"YES": "if it is yes", "NO": "if it is no", "either": "either way", "neither": "no"}
-    depends = declared[flip.gives_up_if] if flip.gives_up_if else "yes" if flip.would_flip else "no"
+    depends = GIVES_UP[flip.gives_up_if] if flip.gives_up_if else "yes" if flip.would_flip else "no"
     return f"{depends}, {certainty(flip.confidence)}"
 
 
@@ -199,7 +207,7 @@ def _concessions(thread: ThreadRecord, state: DebateState) -> Iterator[Block]:
     )
 
 
-def _steelmen(thread: ThreadRecord, state: DebateState) -> Iterator[Item]:
+def steelman_items(thread: ThreadRecord, state: DebateState, *, is_running: bool = False) -> Iterator[Item]:
     """One line for each pair: whether the steelman was accepted, on which try, and what was wrong with those before."""
     pairs: dict[tuple[str, str], list[str]] = {}
     accepted: dict[tuple[str, str], str] = {}
@@ -214,10 +222,11 @@ def _steelmen(thread: ThreadRecord, state: DebateState) -> Iterator[Item]:
         corrections = f": “{excerpt(steelman.corrections, 200)}”" if steelman.corrections else ""
         pairs.setdefault(pair, [])
         if steelman.grade == "PENDING":
-            ungraded[pair] = f"{ordinal_try(number)} was not graded{mark}"
+            ungraded[pair] = f"{ordinal_try(number)} {'waits for its grade' if is_running else 'was not graded'}{mark}"
         elif steelman.grade != "ACCURATE":
             pairs[pair].append(f"{ordinal_try(number)} {steelman.grade.lower()}{mark}{corrections}")
-    never = "not accepted when the debate ended" if thread.status == "LOCKING" else "never accepted"
+    when = "so far" if is_running else "when the debate ended"
+    never = f"not accepted {when}" if thread.status == "LOCKING" else "never accepted"
     for (agent, of), failed in pairs.items():
         verdict = accepted.get((agent, of)) or ungraded.get((agent, of), never)
         yield Item(

@@ -328,7 +328,7 @@ class Debater:
 
     def _ask(self, intent: Intent) -> Ask[Any]:
         floor, thread = self.floor, intent.thread
-        key = f"{intent.kind}/{self.agent}/{self.me.turns}"
+        key = f"{intent.kind}/{self.agent}/{self.me.turns}/{thread.id}"
         returns, accept, extra = self._request(intent)
         blocked = self._unpublished(intent)
         unpublished = (Quote(blocked.key, "unpublished"),) if blocked else ()

@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from consilience.domain.agents import voices
 from consilience.domain.events import MessagePublished, Noted
 from consilience.domain.notes import load_note
 from consilience.domain.report import UnfinishedSession
-from consilience.domain.sections import Presentation, ProgressColumn, Section, View, extend_presentation
+from consilience.domain.sections import (
+    Bar,
+    Block,
+    Paragraph,
+    Presentation,
+    ProgressColumn,
+    Section,
+    Subheading,
+    Table,
+    View,
+    extend_presentation,
+)
+from consilience.protocols._common.presenting import bullets
 from consilience.protocols.debate import notes
+from consilience.protocols.debate.crux_sections import GIVES_UP, steelman_items
 from consilience.protocols.debate.fold import DebateFold
-from consilience.protocols.debate.moves import ACTIVE, ENDINGS, MOVES, STAGES, STATUSES
+from consilience.protocols.debate.moves import ACTIVE, ENDINGS, MOVES, SIDES, STAGES, STATUSES
 from consilience.protocols.debate.records import Framing, ThreadRecord
-from consilience.protocols.debate.state import DebateState, excerpt, thread_name
-from consilience.protocols.debate.views import badge, brief_words, transcript_blocks, views
+from consilience.protocols.debate.state import DebateState, certainty, excerpt, thread_name
+from consilience.protocols.debate.views import badge, brief_words, thread_heading, transcript_blocks, views
 
 LAST_LINES = 8
 """Messages of a thread that its column shows."""
-PHASES = ("discovery", "crux_lock", "evidence", "falsifiers", "flips", "crystallization")
-"""Phases of calls about a thread; the index is its number."""
 
 
 def state_so_far(progress: UnfinishedSession) -> DebateState:
@@ -44,28 +55,63 @@ def extend_progress(common: Presentation, progress: UnfinishedSession) -> Presen
     shown = views(state)
     words = tuple(transcript_blocks(state))
     transcript = View(name="transcript", heading="Messages in order", blocks=words, is_empty=not state.messages)
-    threads = next(view for view in shown if view.name == "threads")
-    section = Section(name="threads", part="differences", heading="Threads so far", blocks=threads.blocks)
+    cards = tuple(block for thread in state.threads for block in _card(thread, state))
+    section = Section(name="threads", part="differences", heading="Questions so far", blocks=cards)
     columns = tuple(_column(thread, state) for thread in state.threads if thread.status in ACTIVE)
     named = common.model_copy(update={"names": {**common.names, **state.names}})
     return extend_presentation(named, sections=(section,), views=(*shown, transcript), columns=columns)
 
 
 def _column(thread: ThreadRecord, state: DebateState) -> ProgressColumn:
-    number = int(thread.id.rpartition("-")[2])
     messages = state.said_in(thread.id)[-LAST_LINES:]
     return ProgressColumn(
-        heading=f"{number}. {thread.question or thread.topic}",
+        heading=thread_heading(thread),
         badge=badge(thread),
         lines=tuple(
             f"{m.label} {'asks' if m.by_moderator else MOVES[m.move].words}: {brief_words(m, 200)}" for m in messages
         ),
-        phases=tuple((phase, number) for phase in PHASES),
+        part=thread.id,
+        bar=Bar(name="convergence", value=thread.signal),
     )
 
 
+def _card(thread: ThreadRecord, state: DebateState) -> Iterator[Block]:
+    """Yield the question of a thread with who is committed to which answer, what would change that, and the steelmen so far."""
+    yield Subheading(text=thread_heading(thread))
+    refs = tuple(message.id for message in state.said_in(thread.id)[-1:])
+    yield Paragraph(lead=f"{badge(thread).capitalize()}.", text=_result_so_far(thread, state), refs=refs)
+    if thread.commitments:
+        heads = ("agent", "answer", "gives up its claim", "what would show it")
+        yield Table(
+            heads=heads,
+            rows=tuple(
+                (
+                    state.names[held.agent],
+                    f"{SIDES[held.side]}, {certainty(held.confidence)}",
+                    "–" if held.gives_up_if is None else GIVES_UP[held.gives_up_if],
+                    held.falsifier.words() if held.falsifier else "–",
+                )
+                for held in thread.commitments
+            ),
+            left=len(heads),
+            refs=tuple((held.message,) if held.message else () for held in thread.commitments),
+        )
+    yield from bullets(steelman_items(thread, state, is_running=True))
+
+
+def _result_so_far(thread: ThreadRecord, state: DebateState) -> str:
+    """Return whether its crux is validated; without one, why its last lock failed."""
+    if thread.crux:
+        flaws = "; ".join(flaw.words for flaw in thread.crux.validation_failures)
+        return "Its crux is validated." if thread.crux.validated else f"No validated crux: {flaws or 'not judged'}."
+    if thread.lock_attempts and (failures := thread.lock_attempts[-1].failures):
+        missing = "; ".join(failure.words(state.letters) for failure in failures)
+        return f"Its agents have not agreed on the question (attempt {len(thread.lock_attempts)}: {missing})."
+    return ""
+
+
 def note_line(event: Noted) -> str:
-    """Return a note as a line of progress; empty for one that needs none. No note of a debate has long texts."""
+    """Return a note as a line of progress; empty for one that needs none, or whose data is a text beside the event."""
     note = _load_note(event, str)
     where = thread_name(getattr(note, "thread", ""))
     match note:
@@ -106,8 +152,8 @@ def note_line(event: Noted) -> str:
 
 
 def _load_note(event: Noted, text: Callable[[str], str]) -> BaseModel | None:
-    """A note of a debate; None for one of another version that this one cannot read."""
+    """A note of a debate; None for one that cannot be read: it is of another version, or `text` has not what it holds."""
     try:
         return load_note(notes.NOTES[event.name], event, text)
-    except (KeyError, ValidationError):
+    except (KeyError, ValueError):
         return None

@@ -59,7 +59,7 @@ _OTHER_SIDE: Mapping[Side, Side] = {"YES": "NO", "NO": "YES", "UNCERTAIN": "UNCE
 class Debate(DebateSettings):
     """Agents debate in threads in virtual time; what really divides them is locked as a question, tested, and reported."""
 
-    version: ClassVar[int] = 5  # 4 noted reasons in words
+    version: ClassVar[int] = 6  # 5 did not name the thread in the key of a message
     report: ClassVar[type[Report]] = DebateReport
     phase_names: ClassVar[tuple[str, ...]] = (
         "single",

@@ -62,6 +62,7 @@ class DebateSettings(PanelSeats):
         "agents debate in threads to find the question that divides them; each must state the other side's case before it "
         "may challenge it"
     )
+    holders_setting: ClassVar[str] = "debaters"
     seat_role: ClassVar[str] = "debater"
     min_seats: ClassVar[int] = MIN_AGENTS
     max_seats: ClassVar[int] = MAX_AGENTS

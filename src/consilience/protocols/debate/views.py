@@ -52,6 +52,11 @@ def badge(thread: ThreadRecord) -> str:
     return f"{STATUSES[thread.status]}{into}"
 
 
+def thread_heading(thread: ThreadRecord) -> str:
+    """Return the number and the question of a thread, or its topic as long as it has none."""
+    return f"{thread.id.rpartition('-')[2]}. {_title(thread)}"
+
+
 def _title(thread: ThreadRecord) -> str:
     return thread.question or thread.topic
 
@@ -171,7 +176,7 @@ def _thread_picture(state: DebateState) -> Grid:
         columns.append(
             GridColumn(
                 name=thread.id,
-                label=f"{thread.id.rpartition('-')[2]}. {_title(thread)}",
+                label=thread_heading(thread),
                 value=thread.signal,
                 value_text=format_score(thread.signal),
                 note=f"{badge(thread)} · {count(len(messages), 'message')}",

@@ -14,6 +14,7 @@ from pydantic import Field, model_validator
 from consilience.domain.messages import Synthesis
 from consilience.domain.outcome import Estimate, StopReason
 from consilience.domain.topology import Topology
+from consilience.engine.document_index import reader_numbers
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.session import Session
 from consilience.engine.work import Ask, Failure, Reply
@@ -174,6 +175,9 @@ class DecomposeRun:
         all can read the same."""
         documents, topology = self.session.sources, self.session.topology
         teams = [frozenset(_team(topology, child)) for child in topology.children[agent]]
+        if readers := reader_numbers(documents):  # the index has their documents
+            numbers = ([readers[member] for member in readers if member in team] for team in teams)
+            return tuple("what the index gives to reader " + ", ".join(map(str, n)) if n else "" for n in numbers)
         closed = [d for d in documents if d.agents is not None and not all(team & {*d.agents} for team in teams)]
         names = [[f"{d.id} {d.name}".rstrip() for d in closed if team & {*(d.agents or ())}] for team in teams]
         return tuple(map(", ".join, names)) if any(names) else ()

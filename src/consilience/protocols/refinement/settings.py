@@ -160,6 +160,12 @@ class RefinementSettings(Protocol):
         return self.hierarchy.inner or self.hierarchy.sections
 
     @property
+    def share_holders(self) -> tuple[str, ...]:
+        """The authors, without those that are not to read documents if some are marked as reading them."""
+        readers = self.readers
+        return tuple(name for name in self.first_speakers if readers is None or name in readers)
+
+    @property
     def readers(self) -> tuple[str, ...] | None:
         """The roles marked as reading documents, and the critic; None (every role) if no role is marked."""
         marked = tuple(role.name for role in self.hierarchy.roles if role.documents)

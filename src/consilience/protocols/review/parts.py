@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from consilience.domain.tokens import BYTES_PER_TOKEN
+from consilience.documents.numbered import FENCE_TOKENS, NumberedLines
 from consilience.engine.sources import Document, parse_reference
 from consilience.targets.diffs import Changes, FileChange
 
 CONTEXT_LINES = 40
 """Lines of a large file that are shown before and after changed lines."""
-FENCE_TOKENS = 48
-"""Tokens around a document in a prompt: its marks and its name."""
 
 Range = tuple[int, int]
 
@@ -59,40 +57,18 @@ def _packed(units: Sequence[Unit], tokens: int) -> Iterator[tuple[str, ...]]:
         yield tuple(part)
 
 
-class _Lines:
-    """The lines of a document with their sizes."""
+class _Lines(NumberedLines):
+    """The lines of a document as units."""
 
     def __init__(self, document: Document) -> None:
+        super().__init__(document.text)
         self.document = document
-        self.texts = document.text.splitlines()
-        sums = [0]
-        for n, line in enumerate(self.texts, 1):
-            sums.append(sums[-1] + len(line.encode("utf-8", "surrogatepass")) + len(str(n)) + 3)
-        self._sums = sums
-
-    def tokens(self, first: int, last: int) -> int:
-        return int((self._sums[last] - self._sums[first - 1]) / BYTES_PER_TOKEN) + FENCE_TOKENS
 
     def reference(self, first: int, last: int) -> str:
-        if (first, last) == (1, len(self.texts)):
-            return self.document.id
-        return f"{self.document.id}:{first}-{last}"
+        return self.document.id if (first, last) == self.all else f"{self.document.id}:{first}-{last}"
 
     def unit(self, first: int, last: int) -> Unit:
         return Unit((self.reference(first, last),), self.tokens(first, last))
-
-    def cut(self, first: int, last: int, tokens: int) -> Iterator[Range]:
-        """Yield ranges of at most `tokens`, each up to the last blank line of its second half if there is one."""
-        while first <= last:
-            end = first
-            while end < last and self.tokens(first, end + 1) <= tokens:
-                end += 1
-            if end < last:
-                middle = first + (end - first) // 2
-                blank = (n for n in range(end, middle, -1) if not self.texts[n - 1].strip())
-                end = next(blank, end)
-            yield first, end
-            first = end + 1
 
 
 def _cut(document: Document, tokens: int) -> Iterator[Unit]:

@@ -263,6 +263,11 @@ class ReviewSettings(Protocol):
         return Agent(id=id, role="reviewer" if id in self.plan.reviewers else "sub-lead")
 
     @property
+    def share_holders(self) -> tuple[str, ...]:
+        """No agent: the parts are dealt by its own strategies."""
+        return ()
+
+    @property
     def shown_together(self) -> tuple[tuple[str, ...], ...] | None:
         return self.parts or None
 

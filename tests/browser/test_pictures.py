@@ -1,0 +1,35 @@
+"""What the page of a session draws of each protocol while it runs, in a real browser."""
+
+from __future__ import annotations
+
+import pytest
+
+from browser.conftest import Gate, Reader
+from browser.test_session_page import DEBATE, check
+from server.served import Served
+
+pytestmark = pytest.mark.processes
+
+
+def test_debate_that_runs_shows_who_is_composing_in_which_thread(reader: Reader, served: Served, gate: Gate) -> None:
+    session = served.begin(**DEBATE)
+    reader.open(served, session)
+    for _ in range(60):
+        if reader.page.locator(".column").count():
+            break
+        before = len(reader.entries())
+        gate.let(1)
+        reader.until(
+            f"document.querySelectorAll('#log article').length > {before} || document.querySelector('.column')"
+        )
+    reader.has(".column .composing", "is composing (since")
+    assert reader.page.locator(".column h3").first.inner_text().startswith("1. ")
+    assert reader.page.locator(".column .badge").first.inner_text()
+    assert reader.page.locator(".column meter").first.get_attribute("max") == "1"
+    for _ in range(60):
+        if "gives up its claim" in reader.page.locator("#report").inner_text():
+            break
+        gate.let(1)
+        reader.page.wait_for_timeout(600)  # a page is folded at most twice a second
+    reader.has("#report", "gives up its claim")
+    check(reader)
