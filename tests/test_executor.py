@@ -15,7 +15,7 @@ from consilience import Deliberation, Limits, Options, SqliteStore, StopReason, 
 from consilience.domain.errors import CommitFailed, SettingsError, UnknownName, UserError
 from consilience.domain.events import CallCompleted, SessionFinished
 from consilience.domain.report import Report
-from consilience.executor import MAX_SETBACKS, LocalExecutor, open_executor
+from consilience.executor import MAX_SETBACKS, LocalExecutor
 from consilience.journal.accounts import Allowance
 from consilience.journal.sqlite_accounts import SqliteAccounts
 from consilience.journal.statements import ADD_TEXT
@@ -254,12 +254,6 @@ def test_what_is_called_at_the_end_of_a_session_cannot_stop_the_others(
     with LocalExecutor(store, running=1, model=model, on_end=leave) as executor:
         assert executor.join(PATIENCE)
     assert stops(store) == dict.fromkeys("abc", StopReason.SETTLED)
-
-
-def test_executor_of_an_unknown_name_is_an_error(store: SqliteStore) -> None:
-    with pytest.raises(SettingsError, match="no executor 'remote'"):
-        open_executor("remote", store)
-    open_executor("local", store).close()
 
 
 # --- a full disk

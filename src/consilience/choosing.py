@@ -16,6 +16,8 @@ from consilience.domain.tokens import estimate_tokens
 from consilience.engine.dealing import MAX_SHARES as MAX_SEATS
 from consilience.engine.dealing import SHARE_OF_WINDOW, deal_to_agents
 from consilience.engine.protocol import Protocol
+from consilience.engine.seats import choose_detail, smallest_window
+from consilience.models.endpoints import Endpoints
 from consilience.protocols.baselines import Solo, Vote
 from consilience.protocols.choose import Choose, TaskReading
 from consilience.protocols.debate import Debate
@@ -82,6 +84,28 @@ class Given:
         return self.tokens + replies * Solo().max_reply_tokens <= (self.window or ASSUMED_WINDOW)
 
 
+def given_for(
+    documents: Sequence[Source],
+    models: Sequence[str],
+    known: Endpoints,
+    *,
+    files: Sequence[str],
+    personas: int = 0,
+    is_follow_up: bool = False,
+) -> Given:
+    """Return what is known of a task with these documents, `files` among them, on these models."""
+    agents = Choose().agents(None)
+    return Given(
+        documents=documents,
+        models=models,
+        window=smallest_window(models, known),
+        is_change=bool(files) and all(Path(file).suffix in CHANGES for file in files),
+        is_target=bool(files) and not is_follow_up,
+        personas=personas,
+        embedded=any(choose_detail("auto", agents, {agents[0].id: name}) == "brief" for name in models),
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class ProtocolChoice:
     """The protocol for a task, and the rule that chose it."""
@@ -92,10 +116,6 @@ class ProtocolChoice:
     reading: TaskReading | None = None
     documents: Sequence[Source] = ()
     """The documents, dealt to the agents by the rule `large`."""
-
-    @property
-    def is_one_call(self) -> bool:
-        return isinstance(self.protocol, Solo)
 
 
 def choose(given: Given, reading: TaskReading | None = None) -> ProtocolChoice | None:

@@ -19,7 +19,6 @@ from consilience.domain.errors import (
     OverAllowance,
     SessionBusy,
     SessionWaiting,
-    SettingsError,
     StoreUnusable,
     UserError,
 )
@@ -76,13 +75,6 @@ class Backlog:
     """How long the first of these has been waiting; 0 if none is."""
     taken_up: int
     """Sessions of an earlier process with which this executor began."""
-
-
-def open_executor(url: str, store: Store, *, options: Options | None = None) -> Executor:
-    """Return the executor that a URL names: `local`. Raises `SettingsError` for another one."""
-    if url == "local":
-        return LocalExecutor(store, options=options)
-    raise SettingsError(f"there is no executor {url!r}", where="executor", do="Name one of: local.")
 
 
 class LocalExecutor:

@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, fields, replace
-from pathlib import Path
 from typing import Annotated
 
 from consilience.choosing import (
-    CHANGES,
     REASONS,
-    Given,
     ProtocolChoice,
     choice_json,
     choose,
     follow_up_sources,
+    given_for,
     reading_of,
 )
 from consilience.cli.delivering import check_output
@@ -38,12 +36,10 @@ from consilience.domain.paths import expanded, journal_path
 from consilience.domain.report import Report
 from consilience.domain.session_ids import is_session_word
 from consilience.engine.protocol import Protocol
-from consilience.engine.seats import choose_detail
 from consilience.engine.usage import remaining_limits
 from consilience.journal.open_store import open_store
 from consilience.journal.store import Store
 from consilience.model_words import key_notes
-from consilience.models.registry import window_by_name
 from consilience.planning import RunPlan, calls_words, check_models, cost_words, time_words
 from consilience.protocols.choose import Choose, TaskReading
 from consilience.reporting.files import claim_directory
@@ -97,7 +93,15 @@ def ask(request: AskRequest) -> int:
         claim_directory(request.out)
     work = read_work(request)
     models = models_at_hand(request, config)
-    given = given_with(work, models, request, config)
+    panel = read_panel(request)
+    given = given_for(
+        work.sources,
+        models,
+        config.endpoints,
+        files=work.paths,
+        personas=len(panel.personas) if panel else 0,
+        is_follow_up=work.parent != "",
+    )
     choice, told = choose(given), list[str]()
     if choice is None and not request.dry_run:
         told = key_notes(models[:1], config.endpoints)
@@ -187,21 +191,6 @@ def models_at_hand(request: AskRequest, config: Config) -> tuple[str, ...]:
     models = tuple(dict.fromkeys((*first.values(), *(request.models or ()))))
     check_models(models, config.endpoints, keys=not request.dry_run, origin=choice.why if choice.name else "")
     return models
-
-
-def given_with(work: AskedWork, models: Sequence[str], request: AskRequest, config: Config) -> Given:
-    panel = read_panel(request)
-    windows = [window for name in models if (window := window_by_name(name, config.endpoints)) is not None]
-    agents = Choose().agents(None)
-    return Given(
-        documents=work.sources,
-        models=models,
-        window=min(windows, default=None),
-        is_change=bool(work.paths) and all(Path(path).suffix in CHANGES for path in work.paths),
-        is_target=bool(work.paths) and not work.parent,
-        personas=len(panel.personas) if panel else 0,
-        embedded=any(choose_detail("auto", agents, {agents[0].id: name}) == "brief" for name in models),
-    )
 
 
 def read_by_model(work: AskedWork, model: str, request: AskRequest, config: Config) -> tuple[TaskReading, Limits]:

@@ -27,7 +27,7 @@ from consilience.cli.errors import (
     run_until_done,
 )
 from consilience.cli.options import DeliveryRequest
-from consilience.cli.sessions import PAGE, open_in_browser, read_back, write_page
+from consilience.cli.sessions import open_in_browser, read_back, write_page
 from consilience.cli.setup import ensure_weights, loaded
 from consilience.domain.errors import SessionWaiting, SettingsError
 from consilience.domain.events import AnyEvent
@@ -44,7 +44,7 @@ from consilience.models.port import ModelRequest
 from consilience.models.registry import PersonName, parse
 from consilience.planning import RunPlan
 from consilience.reporting.export import report_data, report_files
-from consilience.reporting.files import write_files
+from consilience.reporting.files import PAGE, write_files
 from consilience.reporting.formatting import describe_place
 from consilience.reporting.markdown import markdown, print_markdown
 from consilience.reporting.partial_report import partial_json, replies_without_answer

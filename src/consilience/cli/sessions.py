@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 MAX_QUOTED_CHARS = 400
 MAX_LISTED_MATCHES = 5
 """Sessions of an ambiguous title that an error lists."""
-PAGE = "report.html"
-"""Name of the HTML page among the files of a report."""
 BROWSER_TIMEOUT_SECONDS = 5.0
 
 show, replay, diff, export = new_app(), new_app(), new_app(), new_app()
@@ -228,7 +226,7 @@ def _print_view(name: str, record: SessionRecord, as_json: bool) -> None:
 def write_page(record: SessionRecord) -> Path:
     """Write the page of a session into a new private directory; return its path."""
     from consilience.reporting.export import as_html
-    from consilience.reporting.files import write_files
+    from consilience.reporting.files import PAGE, write_files
 
     (page,) = write_files(Path(tempfile.mkdtemp(prefix="consilience-")), {PAGE: as_html(record)})
     return page

@@ -27,7 +27,7 @@ from consilience.domain.events import (
 )
 from consilience.domain.prompt_parts import PromptText, read_part
 from consilience.domain.report import Report
-from consilience.reporting.files import claim_directory, write_files
+from consilience.reporting.files import PAGE, claim_directory, write_files
 from consilience.reporting.markdown import blocks_markdown, markdown
 from consilience.reporting.partial_report import partial_json, partial_markdown, replies_without_answer
 from consilience.reporting.record import SessionRecord
@@ -51,7 +51,7 @@ def format_of(path: Path) -> str:
         raise SettingsError(
             "a directory is named where a file is written",
             where=f"--out {path}",
-            do=f"Name a file: {path / 'report.html'}.",
+            do=f"Name a file: {path / PAGE}.",
         )
     format = SUFFIXES.get(path.suffix.lower())
     if format is None:
@@ -164,7 +164,7 @@ def report_files(report: Report, *, record: SessionRecord | None = None, stored:
             stored=stored,
             addition=replies_without_answer(record) if record is not None else "",
         ),
-        "report.html": page(record) if record is not None else report_page(report),
+        PAGE: page(record) if record is not None else report_page(report),
         "summary.html": summary_page(report, record),
     }
     for name, method in {**REPORT_FILES, **report.exports}.items():

@@ -11,6 +11,8 @@ from pathlib import Path
 from consilience.domain.errors import SettingsError
 from consilience.domain.paths import is_of_journal, make_private
 
+PAGE = "report.html"
+"""The page of a session, beside its other files."""
 _MAX_LINKS = 40
 """Max links followed from one path, as in Linux."""
 _FILE_SUFFIXES = frozenset({".json", ".md", ".markdown", ".html", ".htm", ".txt", ".pdf"})

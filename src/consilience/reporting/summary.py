@@ -28,6 +28,7 @@ from consilience.domain.sections import (
     Subheading,
     Table,
 )
+from consilience.reporting.files import PAGE
 from consilience.reporting.formatting import demote_markdown, one_line, printable
 from consilience.reporting.html import about_session, describe_run
 from consilience.reporting.markdown import blocks_markdown
@@ -53,7 +54,6 @@ SHARES: Mapping[ReportPart | None, float] = {
     "basis": 0.10,
 }
 """What each chapter may take of the lines; what one leaves goes to the others, in this order."""
-FULL = "report.html"
 
 
 def summary_page(report: Report, record: SessionRecord | None = None) -> str:
@@ -61,7 +61,7 @@ def summary_page(report: Report, record: SessionRecord | None = None) -> str:
     return render("summary.html.j2", **summary_parts(report, record), style=Markup(style_sheet("page", "summary")))
 
 
-def summary_parts(report: Report, record: SessionRecord | None = None, *, full: str = FULL) -> dict[str, object]:
+def summary_parts(report: Report, record: SessionRecord | None = None, *, full: str = PAGE) -> dict[str, object]:
     """Return what the page shows, for its template or another one. `full`: what the whole report is called."""
     document = report_document(report, record.presentation if record else present(report))
     question = _cut_text(printable(report.task).strip(), MAX_QUESTION_LINES)

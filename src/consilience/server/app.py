@@ -8,6 +8,7 @@ from importlib.metadata import version
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import PlainTextResponse
+from starlette.middleware.gzip import GZipMiddleware
 
 from consilience.domain.errors import ConsilienceError
 from consilience.server import chat, debate_multi, responses, site
@@ -30,6 +31,7 @@ DOCS_POLICY = (
     "sandbox allow-scripts; default-src 'none'; img-src data:; "
     "script-src 'unsafe-inline' https://cdn.jsdelivr.net; style-src 'unsafe-inline' https://cdn.jsdelivr.net"
 )
+MIN_COMPRESSED_BYTES = 1_000
 operations = APIRouter(tags=["operations"], responses=ERRORS)
 
 
@@ -55,6 +57,7 @@ def build_app(sessions: Sessions) -> FastAPI:
     app.include_router(responses.routes)
     app.include_router(site.routes)
     app.router.routes.extend(tools.routes)
+    app.add_middleware(GZipMiddleware, minimum_size=MIN_COMPRESSED_BYTES, compresslevel=6)  # no event streams
     app.add_middleware(Bounds, max_body=sessions.settings.max_body)
     protect(app, sessions.settings.access)
     handle_errors(app)

@@ -7,18 +7,15 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from pathlib import PurePath
 
-from consilience.choosing import CHANGES, Given, ProtocolChoice, choose, reading_of
+from consilience.choosing import Given, ProtocolChoice, choose, given_for, reading_of
 from consilience.domain.errors import SettingsError, UnknownName
 from consilience.domain.events import SessionFinished, SessionStarted
 from consilience.domain.model_names import PERSON
 from consilience.domain.outcome import Limits
-from consilience.engine.seats import choose_detail
 from consilience.engine.usage import remaining_limits
 from consilience.journal.store import Records
 from consilience.models.endpoints import Endpoints
-from consilience.models.registry import window_by_name
 from consilience.protocols.choose import Choose, ChooseReport, TaskReading
 from consilience.server.bodies import ChoicesBody, NewSession
 from consilience.server.callers import Caller
@@ -90,16 +87,13 @@ async def _begin_reading(sessions: Sessions, caller: Caller, body: ChoicesBody, 
 
 def given_of(body: ChoicesBody, models: Sequence[str], known: Endpoints) -> Given:
     """Return what is known of a task before anybody has read it."""
-    windows = [window for name in models if (window := window_by_name(name, known)) is not None]
-    agents = Choose().agents(None)
-    return Given(
-        documents=body.sources,
-        models=models,
-        window=min(windows, default=None),
-        is_change=bool(body.sources) and all(PurePath(source.name).suffix in CHANGES for source in body.sources),
-        is_target=bool(body.sources),
+    files = [source.name for source in body.sources]
+    return given_for(
+        body.sources,
+        models,
+        known,
+        files=files,
         personas=body.personas,
-        embedded=any(choose_detail("auto", agents, {agents[0].id: name}) == "brief" for name in models),
     )
 
 

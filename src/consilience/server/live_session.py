@@ -13,11 +13,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from urllib.parse import quote
 
-from jinja2 import PackageLoader
 from markupsafe import Markup
 
 from consilience.domain.events import AnyEvent, BlindnessLifted, SessionFinished
@@ -33,6 +32,7 @@ from consilience.reporting.transcript import PagePlace, log_entry, logged, place
 from consilience.reporting.views import tree
 from consilience.server.blindness import seats_of_owner
 from consilience.server.callers import Caller
+from consilience.server.pages import templates
 from consilience.server.service import Sessions
 
 if TYPE_CHECKING:
@@ -57,12 +57,6 @@ MAX_VIEW_CHARS = 120_000
 """Of all views of a page; those that have no room are on pages of their own."""
 MAX_VIEWED_CALLS = 200
 """A session that goes on and has more calls shows only the views that do not have a place for each call."""
-
-
-@cache
-def templates() -> Environment:
-    """Return the templates of the parts that only a server has."""
-    return environment().overlay(loader=PackageLoader("consilience.server", "page"))
 
 
 @dataclass(frozen=True)

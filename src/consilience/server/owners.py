@@ -34,23 +34,15 @@ TOKEN_PREFIX = "cons_"
 """What a token begins with, so that scanners of repositories recognize one."""
 
 
-class Rights(BaseModel):
-    """What somebody may do. A field that is not given is no bound."""
+class OwnerBounds(BaseModel):
+    """What an owner may use. A field that is not given is no bound."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    team: OwnerName | None = None
-    """The team whose sessions they see and act on."""
-    protocols: frozenset[str] | None = None
-    """Names of the protocols that they may run."""
-    models: frozenset[str] | None = None
-    """Names of the server's models that they may use."""
     max_cost_per_day: float | None = Field(default=None, ge=0, le=MOST)
     """US dollars; a day is one of UTC."""
     running: int | None = Field(default=None, ge=0, le=MOST)
     """Sessions that run at the same time."""
-    metrics: bool = False
-    """Whether they may read `/metrics`."""
     keep_days: float | None = Field(default=None, gt=0)
     """As `AccessSettings.keep_days`, in its place."""
     quota: int | None = Field(default=None, gt=0)
@@ -59,6 +51,19 @@ class Rights(BaseModel):
     @property
     def allowance(self) -> Allowance:
         return Allowance(cost=self.max_cost_per_day, running=self.running)
+
+
+class Rights(OwnerBounds):
+    """What somebody may do."""
+
+    team: OwnerName | None = None
+    """The team whose sessions they see and act on."""
+    protocols: frozenset[str] | None = None
+    """Names of the protocols that they may run."""
+    models: frozenset[str] | None = None
+    """Names of the server's models that they may use."""
+    metrics: bool = False
+    """Whether they may read `/metrics`."""
 
     def caller(self, name: str) -> Caller:
         return Caller(
@@ -97,20 +102,10 @@ class GroupEntry(Rights):
     name: str = Field(min_length=1)
 
 
-class TeamEntry(BaseModel):
+class TeamEntry(OwnerBounds):
     """A team that owns sessions, with what all of them together may use."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     name: OwnerName
-    max_cost_per_day: float | None = Field(default=None, ge=0, le=MOST)
-    running: int | None = Field(default=None, ge=0, le=MOST)
-    keep_days: float | None = Field(default=None, gt=0)
-    quota: int | None = Field(default=None, gt=0)
-
-    @property
-    def allowance(self) -> Allowance:
-        return Allowance(cost=self.max_cost_per_day, running=self.running)
 
 
 class TokenFile(BaseModel):

@@ -6,7 +6,6 @@ wrong beside the fields.
 
 from __future__ import annotations
 
-import gzip
 import hmac
 import secrets
 import time
@@ -39,7 +38,6 @@ FORM_COOKIE = "consilience_form"
 MAX_FORM_BYTES = 2_000_000
 """Of a form without files. One with files has at most the bytes of any request (`ServerSettings.max_body`)."""
 MAX_FIELDS = 1_000
-MIN_COMPRESSED_BYTES = 1_000
 MAX_FILES = 100
 POLICY = "default-src 'none'; style-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 SANDBOX = {
@@ -53,7 +51,7 @@ APP_POLICY = f"{POLICY}; script-src 'self'; connect-src 'self'"
 
 
 @cache
-def _pages() -> Environment:
+def templates() -> Environment:
     """Return the templates of the server, above those of `reporting`, whose parts they use."""
     own, parts = PackageLoader("consilience.server", "page"), PackageLoader("consilience.reporting", "page")
     pages = environment().overlay(loader=ChoiceLoader([own, parts]))
@@ -85,7 +83,7 @@ def page(
 ) -> HTMLResponse:
     """Return a page with a form token that `read_form` will ask for."""
     token = cookie_value(request.headers, FORM_COOKIE) or secrets.token_urlsafe(24)
-    text = _pages().get_template(f"{name}.html.j2").render(title=title, problem=problem, form_token=token, **values)
+    text = templates().get_template(f"{name}.html.j2").render(title=title, problem=problem, form_token=token, **values)
     response = HTMLResponse(text, status, headers={"Content-Security-Policy": policy, "Referrer-Policy": REFERRER})
     keep(request, response, FORM_COOKIE, token)
     return response
@@ -93,7 +91,7 @@ def page(
 
 def part(name: str, **values: object) -> str:
     """Return a part of a page from a template that pages include."""
-    return _pages().get_template(f"{name}.html.j2").render(**values)
+    return templates().get_template(f"{name}.html.j2").render(**values)
 
 
 def app_page(
@@ -186,26 +184,15 @@ async def _read_multipart(request: Request) -> tuple[list[tuple[str, str]], list
     return pairs, chosen
 
 
-def compressed(request: Request, response: Response) -> Response:
-    """Return a response compressed, if it is worth it and the client takes it."""
-    takes_it = "gzip" in request.headers.get("accept-encoding", "")
-    if takes_it and len(response.body) >= MIN_COMPRESSED_BYTES and "content-encoding" not in response.headers:
-        response.body = gzip.compress(response.body, 6)
-        response.headers["Content-Length"] = str(len(response.body))
-        response.headers["Content-Encoding"] = "gzip"
-        response.headers.add_vary_header("Accept-Encoding")
-    return response
-
-
 class PageRoute(APIRoute):
-    """A route of a page, which is sent compressed: an error that its handler does not show beside a field becomes a page too."""
+    """A route of a page: an error that its handler does not show beside a field becomes a page too."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
 
         async def handled(request: Request) -> Response:
             try:
-                return compressed(request, await handle(request))
+                return await handle(request)
             except ConsilienceError as error:
                 title = "There is no such session" if status_of(error) == 404 else "This was not done"
                 return app_page(request, "app", title, status=status_of(error), problem=problem_of(error))

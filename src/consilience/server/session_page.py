@@ -34,9 +34,8 @@ from consilience.server.live_session import (
     ShownSession,
     page_address,
     render_part,
-    templates,
 )
-from consilience.server.pages import FORM_COOKIE, PageRoute, app_page, compressed, part
+from consilience.server.pages import FORM_COOKIE, PageRoute, app_page, part, templates
 
 CALLS_PER_PAGE = 50
 LINES_PER_PAGE = 500
@@ -154,7 +153,7 @@ async def changes(
         shown, parts, log = await live_of(request).at(caller, session, at)
         window = await asyncio.to_thread(log.window, parts.values())
         whole = {"parts": {**parts, "steps": _steps(shown, at)["steps"]}, "log": [log.entry(n) for n in window]}
-        return compressed(request, JSONResponse(whole))
+        return JSONResponse(whole)
     shown = await live_of(request).of(caller, session).current()
     numbers = [n for n in shown.log.numbers if n > after]
     sent = numbers[:MAX_APPENDED]
@@ -172,7 +171,7 @@ async def changes(
         "actions": shown.actions,
         "layout": "finished" if shown.record.report is not None else "running",
     }
-    return compressed(request, JSONResponse(body))
+    return JSONResponse(body)
 
 
 # --- calls

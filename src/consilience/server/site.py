@@ -5,12 +5,11 @@ from __future__ import annotations
 from functools import cache
 from importlib.resources import files
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter
 from fastapi.responses import Response
 
 from consilience.reporting.styles import style_sheet
 from consilience.server import actions, compare_page, fork_pages, session_page, sessions_page, start_page
-from consilience.server.pages import compressed
 
 routes = APIRouter(include_in_schema=False)
 for pages in (start_page, sessions_page, actions, fork_pages, compare_page):
@@ -25,13 +24,13 @@ def _asset(name: str) -> str:
 
 
 @routes.get("/page.css")
-async def style(request: Request) -> Response:
+async def style() -> Response:
     """Return the style of all pages: that of a session's file, and of forms and what is live."""
     text = f"{style_sheet('page', 'charts')}\n{_asset('app.css')}"
-    return compressed(request, Response(text, media_type="text/css"))
+    return Response(text, media_type="text/css")
 
 
 @routes.get("/page.js")
-async def script(request: Request) -> Response:
+async def script() -> Response:
     """Return the script of all pages."""
-    return compressed(request, Response(_asset("page.js"), media_type="text/javascript"))
+    return Response(_asset("page.js"), media_type="text/javascript")
