@@ -100,7 +100,7 @@ class Call(Generic[T]):
         if seat is not None and seat.is_introduced_in("\n".join((*ask.prompt.preface, ask.prompt.request))):
             del state.unintroduced[ask.agent]
         if ask.prompt.documents is not None:
-            state.documents[ask.key] = state.opening.shown(ask.agent, ask.prompt.documents)
+            state.documents[ask.key] = state.opening.shown(ask.agent, ask.prompt.documents, ask.prompt.related)
         fix: str | None = None
         error, kind = "", FailureKind.MALFORMED
         for attempt in range(1, 2 + state.started.repairs):

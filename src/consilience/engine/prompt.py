@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -60,6 +60,8 @@ class Prompt:
     """Quotations that open the prompts of several agents alike."""
     documents: tuple[str, ...] | None = None
     """Documents, or lines of them, to show: `("S3", "S4:120-380")`, `()` for none. None: all that are open to the agent."""
+    related: tuple[str, ...] = ()
+    """Lines of documents to show together after those that `documents` names, because they are related to them."""
     preface: tuple[str, ...] = ()
     """Texts between documents and quotations that open the prompts of several agents alike."""
     asks_for_quotations: bool = True
@@ -103,14 +105,18 @@ class Opening:
         ]
         return tuple(sorted(visible, key=lambda d: (not d.is_common, d.is_related)))
 
-    def shown(self, agent: str, references: tuple[str, ...] | None) -> tuple[Document, ...]:
-        """Return the documents that a call shows: those it names, private ones last, or all that are open to the agent.
+    def shown(
+        self, agent: str, references: tuple[str, ...] | None, related: tuple[str, ...] = ()
+    ) -> tuple[Document, ...]:
+        """Return the documents that a call shows: those it names, private ones last, or all that are open to the agent; then the
+        related lines that it names.
 
         Raises `ProtocolViolation` for a document that does not exist or that the agent may not see.
         """
         if references is None:
             return self.documents_for(agent)
-        return tuple(sorted(select_documents(references, self.documents, agent), key=lambda d: not d.is_common))
+        named = sorted(select_documents(references, self.documents, agent), key=lambda d: not d.is_common)
+        return (*named, *(replace(d, is_related=True) for d in select_documents(related, self.documents, agent)))
 
 
 PromptBlock = str | tuple[str, str]
@@ -240,7 +246,7 @@ def render(
     Raises `ProtocolViolation` for a document or message that the agent may not be shown.
     """
     parts = _Parts(opening)
-    visible = opening.shown(agent, prompt.documents)
+    visible = opening.shown(agent, prompt.documents, prompt.related)
     quotation_note = HOW_TO_QUOTE if prompt.asks_for_quotations else NUMBERED
     if opening.index:
         parts.add_text(INDEX_NOTE)

@@ -45,7 +45,7 @@ def _not_covered(submitted: Submitted, documents: Sequence[Document]) -> list[st
 def _not_quoted(submitted: Submitted, documents: Sequence[Document]) -> list[str]:
     locator = locator_of(tuple(documents))
     quoted = [
-        f"{locator.locate(finding, submitted.shown)}: {' '.join(finding.quotation.split())[:200]!r}"
+        f"{locator.locate(finding, submitted.citable)}: {' '.join(finding.quotation.split())[:200]!r}"
         for finding in misses(submitted, documents)
     ]
     causes = [

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from consilience.documents.numbered import FENCE_TOKENS, NumberedLines
+from consilience.documents.related import related_lines
 from consilience.engine.sources import Document, parse_reference
 from consilience.targets.diffs import Changes, FileChange
 
@@ -32,6 +33,24 @@ def make_parts(documents: Sequence[Document], changes: Changes | None, tokens: i
     in_diff = {changes.document, *(file.document for file in changes.files)} if changes else set()
     units += [unit for document in documents if document.id not in in_diff for unit in _cut(document, tokens)]
     return tuple(_packed(units, tokens)) or ((documents[0].id,),)
+
+
+def related_to_parts(
+    documents: Sequence[Document], parts: Sequence[Sequence[str]], tokens: int
+) -> tuple[tuple[str, ...], ...]:
+    """Return for each part the lines of other parts that are most related to it, as references, in at most `tokens` tokens."""
+    numbers = {document.id: n for n, document in enumerate(documents)}
+    hands: list[dict[int, list[Range]]] = []
+    for part in parts:
+        hand: dict[int, list[Range]] = {}
+        for document in (parse_reference(reference, documents) for reference in part):
+            hand.setdefault(numbers[document.id], []).append(document.lines or (1, document.line_count))
+        hands.append(hand)
+    chosen = related_lines([NumberedLines(document.text) for document in documents], hands, [tokens] * len(parts))
+    return tuple(
+        tuple(f"{documents[n].id}:{first}-{last}" for n, ranges in sorted(of.ranges.items()) for first, last in ranges)
+        for of in chosen
+    )
 
 
 def unshown_documents(

@@ -40,6 +40,12 @@ QUOTED_SHARE = 0.75
 """Max share of a context window that a prompt with quoted findings takes; the rest is for the reply."""
 
 
+RELATED_NOTE = (
+    "The related lines are from other parts, which others review. They stand here because they may contradict this part: report "
+    "where they do, at the place on this side. Their own defects are not yours to find."
+)
+
+
 @dataclass(frozen=True)
 class Requests:
     """Makes the calls of a run."""
@@ -50,11 +56,21 @@ class Requests:
 
     def references(self, agent: str, part: int) -> tuple[str, ...]:
         """Return what of a part, from 1, is open to an agent."""
+        return self._open_to(agent, self.settings.parts[part - 1])
+
+    def related(self, agent: str, part: int) -> tuple[str, ...]:
+        """Return the lines of other parts that an agent is shown beside a part, from 1."""
+        return self._open_to(agent, self.settings.related[part - 1]) if self.settings.related else ()
+
+    def _open_to(self, agent: str, references: Sequence[str]) -> tuple[str, ...]:
         closed = {d.id for d in self.session.sources if d.agents is not None and agent not in d.agents}
-        return tuple(r for r in self.settings.parts[part - 1] if r.partition(":")[0] not in closed)
+        return tuple(r for r in references if r.partition(":")[0] not in closed)
 
     def shown(self, agent: str, part: int) -> tuple[Document, ...]:
         return select_documents(self.references(agent, part), self.session.sources, agent)
+
+    def shown_beside(self, agent: str, part: int) -> tuple[Document, ...]:
+        return select_documents(self.related(agent, part), self.session.sources, agent)
 
     def review(
         self,
@@ -91,7 +107,14 @@ class Requests:
         quotes = (self.session.quote(prior, "you"),) if prior is not None else ()
         return self.session.ask(
             agent,
-            Prompt(words, quotes, documents=self.references(agent, part), asks_for_quotations=False),
+            Prompt(
+                words,
+                quotes,
+                documents=self.references(agent, part),
+                related=self.related(agent, part),
+                preface=(RELATED_NOTE,) if self.related(agent, part) else (),
+                asks_for_quotations=False,
+            ),
             key=key,
             returns=review_reply(self.room, written=self.is_written, of_diff=self.changes is not None),
             kind="review",
@@ -142,7 +165,9 @@ class Requests:
         documents, before = self.references(judge, part), (Quote(vote.id, "you"),) if vote else ()
         values = {"votes": votes, "voted": vote is not None}
         entries = max(self.session.reply_tokens // VERDICT_TOKENS - votes, 1)
-        prompt, n = self._quoting(judge, "judge", groups[:entries], documents, before, lambda untold: values)
+        prompt, n = self._quoting(
+            judge, "judge", groups[:entries], documents, before, lambda untold: values, self.related(judge, part)
+        )
         key = f"judge/part-{part}/{judge}"
         accept = partial(_require_verdict, frozenset(group[0].label for group in groups[:n]))
         returns = FinalBallotReply if votes else CrossReply
@@ -199,6 +224,7 @@ class Requests:
         documents: tuple[str, ...],
         before: tuple[Quote, ...],
         values: Callable[[int], Mapping[str, Hashable]],
+        related: tuple[str, ...] = (),
     ) -> tuple[Prompt, int]:
         """Return a prompt that quotes findings, and how many: at least one, by their size and by the window of the model.
 
@@ -209,7 +235,7 @@ class Requests:
             seat, labels = self.session.agent(agent).introduction(), tuple(group[0].label for group in groups[:n])
             words = self.session.render_template(template, seat=seat, labels=labels, **values(untold))
             quotes = (*before, *(quote for group in groups[:n] for quote in group))
-            return Prompt(words, quotes, documents=documents, asks_for_quotations=False)
+            return Prompt(words, quotes, documents=documents, related=related, asks_for_quotations=False)
 
         room, n = QUOTED_REPLIES * self.session.reply_tokens, 0
         for group in groups:

@@ -166,8 +166,8 @@ class ReviewRun:
             return
         self.missing.pop(assignment, None)
         self.replies[assignment] = result
-        shown = self.requests.shown(agent, part)
-        self.submitted[assignment] = Submitted(agent, part, iteration, result.key, result.value, shown)
+        shown, related = self.requests.shown(agent, part), self.requests.shown_beside(agent, part)
+        self.submitted[assignment] = Submitted(agent, part, iteration, result.key, result.value, shown, related)
 
     @property
     def withdrawn(self) -> set[Assignment]:

@@ -18,11 +18,12 @@ from consilience.domain.messages import CODE, FILE, NAMES, NO_OPTION, OptionName
 from consilience.domain.outcome import CallKind, Estimate
 from consilience.domain.topology import Topology
 from consilience.domain.validation import Unfit
+from consilience.engine.dealing import RELATED_SHARE
 from consilience.engine.protocol import Protocol
 from consilience.engine.sources import Document
 from consilience.protocols.review.baseline import parse_baseline
 from consilience.protocols.review.gates import ReviewGates, load_gates
-from consilience.protocols.review.parts import make_parts
+from consilience.protocols.review.parts import make_parts, related_to_parts
 from consilience.protocols.review.strategies import LEAD, ReviewPlan, ReviewType, make_plan
 from consilience.targets.diffs import parse_changes
 
@@ -155,6 +156,11 @@ class ReviewSettings(Protocol):
         Field(description="documents, or lines of them, that are reviewed in one call; follows from the documents"),
         NO_OPTION,
     ] = ()
+    related: Annotated[
+        tuple[tuple[str, ...], ...],
+        Field(description="lines of other parts that are shown beside each part, since they are related to it"),
+        NO_OPTION,
+    ] = ()
     left_out: Annotated[tuple[str, ...], Field(description="what was not read of the target, and why"), NO_OPTION] = ()
     unread_files: Annotated[
         tuple[str, ...], Field(description="files of the target that should have been read and were not"), NO_OPTION
@@ -213,8 +219,16 @@ class ReviewSettings(Protocol):
         if window is not None:
             reply = min(self.max_reply_tokens, int(window * WINDOW_SHARE))
             tokens = max(min(tokens, window // 2, window - 2 * reply - PROMPT_TOKENS), MIN_PART_TOKENS)
-        parts = make_parts(documents, parse_changes(documents), tokens)
-        return self.model_copy(update={"parts": parts, "reply_tokens": reply})
+        changes = parse_changes(documents)
+        parts = make_parts(documents, changes, tokens)
+        related: tuple[tuple[str, ...], ...] = ()
+        if self.review_type == "documentation" and len(parts) > 1:
+            if window is not None and reply is not None:  # the related lines need room, too
+                room = int((window - 2 * reply - PROMPT_TOKENS) / (1 + RELATED_SHARE))
+                tokens = max(min(tokens, room), MIN_PART_TOKENS)
+                parts = make_parts(documents, changes, tokens)
+            related = related_to_parts(documents, parts, int(tokens * RELATED_SHARE))
+        return self.model_copy(update={"parts": parts, "related": related, "reply_tokens": reply})
 
     # what follows from the settings
 
@@ -302,19 +316,23 @@ class ReviewSettings(Protocol):
         reply, plan = self.max_reply_tokens, self.plan
         kinds: list[CallKind] = []
         for part, documents in enumerate(self.parts, 1):
+            request = REQUEST_TOKENS + (self.related_tokens if self.related else 0)
             readers = plan.readers_of(part, len(self.parts))
             again = len(readers) * (self.readings_of_a_part - 1)
             judged = [
                 sum(part in plan.parts_of(author, len(self.parts)) for author in of) for of in plan.judges.values()
             ]
-            first = CallKind(
-                len(readers), reply, REQUEST_TOKENS, documents, usual_reply=(USUAL_REPLY_TOKENS, REPLY_SHARE)
-            )
+            first = CallKind(len(readers), reply, request, documents, usual_reply=(USUAL_REPLY_TOKENS, REPLY_SHARE))
             kinds += [first, *([replace(first, calls=again, quoted=reply, usual_reply=None)] if again else [])]
             quoted = [min(authors, QUOTED_REPLIES) * reply for authors in judged if authors]
-            kinds += [CallKind(1, reply, REQUEST_TOKENS, documents, quoted=tokens) for tokens in quoted]
+            kinds += [CallKind(1, reply, request, documents, quoted=tokens) for tokens in quoted]
         closing = CallKind(1, self.closing_tokens, REQUEST_TOKENS, quoted=QUOTED_REPLIES * reply, closing=True)
         return (*kinds, closing) if kinds else ()
+
+    @property
+    def related_tokens(self) -> int:
+        """Max tokens of the related lines beside a part."""
+        return int((self.part_tokens or PART_TOKENS["full"]) * RELATED_SHARE)
 
     @property
     def closing_tokens(self) -> int:

@@ -43,7 +43,13 @@ class Submitted:
     """Of the call."""
     reply: ReviewReply
     shown: tuple[Document, ...]
-    """The documents, or parts of them, that the call was shown."""
+    """The documents, or parts of them, that the call was shown to review."""
+    related: tuple[Document, ...] = ()
+    """Lines of other parts that it was shown beside them, which its findings may cite, too."""
+
+    @property
+    def citable(self) -> tuple[Document, ...]:
+        return (*self.shown, *self.related)
 
 
 @dataclass(frozen=True)
@@ -76,7 +82,7 @@ def vet(
 def misses(submitted: Submitted, documents: Sequence[Document]) -> tuple[FindingReply, ...]:
     """Return the findings whose quotation is not in the documents that the call was shown."""
     locator = locator_of(tuple(documents))
-    return tuple(f for f in submitted.reply.findings if isinstance(locator.locate(f, submitted.shown), str))
+    return tuple(f for f in submitted.reply.findings if isinstance(locator.locate(f, submitted.citable), str))
 
 
 def unfounded_causes(submitted: Submitted, documents: Sequence[Document]) -> tuple[FindingReply, ...]:
@@ -86,7 +92,7 @@ def unfounded_causes(submitted: Submitted, documents: Sequence[Document]) -> tup
         finding
         for finding in submitted.reply.findings
         if finding.cause.strip()
-        and not isinstance(location := locator.locate(finding, submitted.shown), str)
+        and not isinstance(location := locator.locate(finding, submitted.citable), str)
         and not location.changed
         and locator.cause(finding, submitted.shown) is None
     )
@@ -173,9 +179,9 @@ class _Vetting:
     def add(self, reply: FindingReply, source: Submitted) -> None:
         if is_no_finding(reply.claim):
             return
-        location = self.locator.locate(reply, source.shown)
+        location = self.locator.locate(reply, source.citable)
         if isinstance(location, str):
-            named = next((d.name for d in source.shown if d.name and reply.document in (d.id, d.reference)), "")
+            named = next((d.name for d in source.citable if d.name and reply.document in (d.id, d.reference)), "")
             self.dropped.append(
                 DroppedFinding(
                     reason="false quotation",
