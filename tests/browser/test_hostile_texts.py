@@ -104,6 +104,7 @@ def test_hostile_texts_are_shown_and_do_nothing(
     task = f"Shall we? {HOSTILE}"
     session = served.begin(protocol=protocol, settings=CASES[protocol], task=task, sources=documents)
     reader.open(served, session)
+    assert attacks(reader) == {}
     served.post(f"/api/sessions/{session}/comment", {"text": f"A comment {HOSTILE}"})
     gate.let(10_000)
     reader.page.locator("#live[data-layout=finished]").wait_for(state="attached")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from browser.conftest import Gate, Reader
-from browser.test_session_page import DEBATE, check
+from browser.test_session_page import DEBATE, EMERGENCE, check
 from server.served import Served
 
 pytestmark = pytest.mark.processes
@@ -32,4 +32,16 @@ def test_debate_that_runs_shows_who_is_composing_in_which_thread(reader: Reader,
         gate.let(1)
         reader.page.wait_for_timeout(600)  # a page is folded at most twice a second
     reader.has("#report", "gives up its claim")
+    check(reader)
+
+
+def test_tree_that_runs_shows_who_waits_for_whom(reader: Reader, served: Served, gate: Gate) -> None:
+    session = served.begin(**EMERGENCE)
+    reader.open(served, session)
+    root = reader.page.locator("#seats tr", has_text="integrator")
+    root.filter(has_text="waits for analytical (L2N1), creative (L2N2)").wait_for()
+    reader.has("#tree", "waits for analytical")
+    gate.let(4)
+    root.filter(has_text="composing").wait_for()
+    reader.has("#seats", "waits for integrator (L1N1)")
     check(reader)

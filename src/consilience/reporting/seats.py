@@ -24,6 +24,8 @@ from consilience.reporting.report_sections import missing_words
 from consilience.reporting.transcript import phase_headings
 
 MAX_WHY_CHARS = 200
+MAX_NAMED = 3
+"""Agents that are named for whom another one waits."""
 MAX_PHASES = 12
 """Phases that are listed, the last ones."""
 
@@ -54,7 +56,7 @@ def seat_states(record: SessionRecord) -> dict[str, SeatState]:
     calls: dict[str, list[Ended]] = {}
     for call in record.state.calls:
         calls.setdefault(call.agent, []).append(call)
-    waiting = _waiting(record)
+    waiting, waits = _waiting(record), _waits_in_a_tree(record)
     flying = {agent: key for key, agent in record.flights.items()}
     started = record.state.started
     seconds = started.human_deadline if started else None
@@ -62,6 +64,8 @@ def seat_states(record: SessionRecord) -> dict[str, SeatState]:
     states = {}
     for id, agent in record.agents.items():
         words, tone = _state(calls.get(id, []), waiting.get(id, ""), record)
+        if id in waits and tone in ("plain", "quiet"):
+            words = f"{waits[id]}, {words}"
         last = calls[id][-1] if id in calls else None
         states[id] = SeatState(
             agent,
@@ -96,6 +100,29 @@ def _waiting(record: SessionRecord) -> dict[str, str]:
         for key in keys
     }
     return dict.fromkeys(record.flights.values(), flying) | outside
+
+
+def _waits_in_a_tree(record: SessionRecord) -> dict[str, str]:
+    """Return for whom each agent of a running tree waits: for those below it that are composing, else for its peers, else for those
+    above it."""
+    topology, composing = record.topology, set(record.flights.values())
+    if not record.holder or not any(topology.parents.values()):
+        return {}
+    below, above = dict[str, list[str]](), dict[str, list[str]]()
+    for id in topology.agents:
+        above[id] = [one for parent in topology.parents.get(id, ()) for one in (parent, *above[parent])]
+    for id in topology.agents:
+        for one in above[id]:
+            below.setdefault(one, []).append(id)
+    waits = {}
+    for id in topology.agents:
+        groups = (below.get(id, ()), topology.siblings(id), above[id])
+        others = next(filter(None, ([one for one in group if one in composing] for group in groups)), [])
+        if others and id not in composing:
+            named = [record.names.get(one, one) for one in dict.fromkeys(others)]
+            more = f" and {len(named) - MAX_NAMED} more" if len(named) > MAX_NAMED else ""
+            waits[id] = f"waits for {', '.join(named[:MAX_NAMED])}{more}"
+    return waits
 
 
 def _named(key: str, record: SessionRecord) -> str:
