@@ -197,7 +197,7 @@ async def _proposed(sessions: Sessions, caller: Caller, parent: Parent, body: Fo
         {id: str(model) for id, model in planned.models.items()},
         Choice("", AS_ASKED),
         known=sessions.endpoints,
-        sources=[Source(text=d.text, name=d.name, agents=d.agents, remarks=d.remarks) for d in planned.documents],
+        sources=[Source(d.text, d.name, d.agents, d.remarks, d.shares) for d in planned.documents],
         encoder=planned.started.encoder,
         thinking=recorded_level(planned.started.thinking),
     )
