@@ -38,16 +38,16 @@ async def test_parts_of_documentation_are_shown_with_the_related_lines_of_other_
     settings, requests = await reviewed("documentation")
     assert len(settings.parts) > 3
     assert together(requests) == len(PAIRS)
-    assert len(settings.related) == len(settings.parts)
+    assert len(settings.related_lines) == len(settings.parts)
     own = {part for parts in settings.parts for part in parts}
-    assert own.isdisjoint(line for lines in settings.related for line in lines)
+    assert own.isdisjoint(line for lines in settings.related_lines for line in lines)
     assert sum(settings.call_kinds[0].documents == part for part in settings.parts) == 1
     assert settings.related_tokens == int(4_000 * RELATED_SHARE)
 
 
 async def test_other_reviews_read_their_parts_alone() -> None:
     settings, requests = await reviewed("code")
-    assert settings.related == ()
+    assert settings.related_lines == ()
     assert together(requests) < len(PAIRS)
     whole = (
         Review(review_type="documentation")
@@ -58,7 +58,7 @@ async def test_other_reviews_read_their_parts_alone() -> None:
     one = Review(review_type="documentation", part_tokens=100_000).with_documents(
         number_documents(DOCUMENTS.sources), None
     )
-    assert (len(one.parts), one.related) == (1, ())
+    assert (len(one.parts), one.related_lines) == (1, ())
 
 
 @pytest.mark.parametrize("window", [16_000, 64_000])

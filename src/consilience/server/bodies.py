@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator, StringConstraints, model_validator
 
 from consilience.documents.dealing import Deal
+from consilience.domain.document_shares import DocumentShare
 from consilience.domain.messages import Source
 from consilience.domain.outcome import Limits, StopReason, ThinkingLevel
 from consilience.domain.panels import Panel
@@ -31,6 +32,16 @@ class SourceBody(Body):
     """Ids of the only agents that may read it. None: all agents."""
     remarks: tuple[str, ...] = ()
     """In what the text differs from its file."""
+    shares: tuple[DocumentShare, ...] = ()
+    """Who is shown which of its lines, as `/api/choices` deals them. Empty: it is not dealt."""
+
+    @model_validator(mode="after")
+    def _shares_exist(self) -> Self:
+        last = max(len(self.text.splitlines()), 1)
+        ranges = [lines for share in self.shares for lines in (*share.lines, *share.related)]
+        if not all(1 <= first <= end <= last for first, end in ranges):
+            raise ValueError("a share has lines that the document does not have")
+        return self
 
 
 def _to_source(value: object) -> Source:

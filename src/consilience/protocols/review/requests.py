@@ -60,7 +60,7 @@ class Requests:
 
     def related(self, agent: str, part: int) -> tuple[str, ...]:
         """Return the lines of other parts that an agent is shown beside a part, from 1."""
-        return self._open_to(agent, self.settings.related[part - 1]) if self.settings.related else ()
+        return self._open_to(agent, self.settings.related_lines[part - 1]) if self.settings.related_lines else ()
 
     def _open_to(self, agent: str, references: Sequence[str]) -> tuple[str, ...]:
         closed = {d.id for d in self.session.sources if d.agents is not None and agent not in d.agents}

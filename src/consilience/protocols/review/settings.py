@@ -156,7 +156,7 @@ class ReviewSettings(Protocol):
         Field(description="documents, or lines of them, that are reviewed in one call; follows from the documents"),
         NO_OPTION,
     ] = ()
-    related: Annotated[
+    related_lines: Annotated[
         tuple[tuple[str, ...], ...],
         Field(description="lines of other parts that are shown beside each part, since they are related to it"),
         NO_OPTION,
@@ -228,7 +228,7 @@ class ReviewSettings(Protocol):
                 tokens = max(min(tokens, room), MIN_PART_TOKENS)
                 parts = make_parts(documents, changes, tokens)
             related = related_to_parts(documents, parts, int(tokens * RELATED_SHARE))
-        return self.model_copy(update={"parts": parts, "related": related, "reply_tokens": reply})
+        return self.model_copy(update={"parts": parts, "related_lines": related, "reply_tokens": reply})
 
     # what follows from the settings
 
@@ -316,7 +316,7 @@ class ReviewSettings(Protocol):
         reply, plan = self.max_reply_tokens, self.plan
         kinds: list[CallKind] = []
         for part, documents in enumerate(self.parts, 1):
-            request = REQUEST_TOKENS + (self.related_tokens if self.related else 0)
+            request = REQUEST_TOKENS + (self.related_tokens if self.related_lines else 0)
             readers = plan.readers_of(part, len(self.parts))
             again = len(readers) * (self.readings_of_a_part - 1)
             judged = [
