@@ -38,7 +38,6 @@ ALLOWED: dict[str, str] = {
     "personas": "of a panel, in the domain",
     "perspectives": "an argument of every fork",
     "position": "of agents, in the common header",
-    "related": "of lines of other shares, which the engine finds",
     "reply_tokens": "a setting of every protocol, which the engine defines",
     "rounds": "what steps are called where no protocol names them",
     "seats": "of a panel, which the engine fills",

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from cli.loopback import Provider, provider
+from cli.loopback import Answer, Provider, provider
 from server.served import Served, serving, typed
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
@@ -40,13 +40,14 @@ class Gate:
     """Answers of a model, of which so many are let out as `let` says."""
 
     permits: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    answers: Answer = typed
 
     def let(self, answers: int) -> None:
         self.permits.release(answers)
 
     def answer(self, body: dict[str, Any], headers: dict[str, str]) -> tuple[int, object]:
         assert self.permits.acquire(timeout=PATIENCE)
-        return typed(body, headers)
+        return self.answers(body, headers)
 
 
 @pytest.fixture
