@@ -31,7 +31,7 @@ KINDS = ("plain", "limited", "killed")
 TEXT = st.one_of(MARKDOWN, st.sampled_from([t for t in TEXTS.values() if len(t) < 9_000]), st.text(max_size=40))
 
 PLAIN = """head title style body header main footer ul em code br hr blockquote table thead tbody tr dt dd summary desc
-h3 h4 h5 h6"""
+del ins h3 h4 h5 h6"""
 ELEMENTS: dict[str, set[str]] = {
     **{tag: set() for tag in PLAIN.split()},
     "li": {"id"},

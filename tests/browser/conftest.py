@@ -84,7 +84,13 @@ class Reader:
         return found
 
     def open(self, served: Served, session: str, path: str = "") -> None:
-        self.page.goto(f"{served.url}/sessions/{session}{path}")
+        address = f"{served.url}/sessions/{session}{path}"
+        try:
+            self.page.goto(address)
+        except Exception as error:
+            if "ERR_ABORTED" not in str(error):
+                raise
+            self.page.goto(address)  # the page was being loaded anew, since its session had ended
 
     def has(self, place: str, words: str) -> None:
         """Wait until a part of the page has some words."""

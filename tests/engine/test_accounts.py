@@ -63,7 +63,7 @@ async def test_bound_of_a_day_holds_under_a_hundred_sessions_at_once(tmp_path: P
 
     stops = await asyncio.gather(*(one(n) for n in range(100)))
     assert StopReason.EXHAUSTED_BUDGET in stops
-    assert 0.8 * bound < spent(store) <= bound
+    assert 0.5 * bound < spent(store) <= bound  # what is reserved at once may be refused to others, and not be spent
     other = await runner.start(
         TASK, Vote(votes=1), models=Priced(troubled=False), store=store.of("bob"), options=options
     )

@@ -82,7 +82,7 @@ class UserError(ConsilienceError):
         self, what: str, *, field: str = "", where: str = "", do: str = "", command: Command | None = None
     ) -> None:
         self.what, self.field, self.where, self.do, self.command = what, field, where, do, command
-        super().__init__(what)
+        super().__init__(self.paragraph())
 
     def __str__(self) -> str:
         return self.paragraph()
