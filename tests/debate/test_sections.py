@@ -223,6 +223,13 @@ async def test_best_statement_for_a_side_is_the_commitment_of_an_agent_that_left
     golden(lines_with("concession", text), "concessions")
 
 
+async def test_first_step_is_printed_without_final_ballots(golden: Golden) -> None:
+    first = "Count the orders of a peak hour from the logs: half a day."
+    report = await debate({"closing": lambda request: {"first_step": first}}, limits=Limits(calls=4))
+    assert not report.final
+    golden(lines_with("First:|opening ballots", report.markdown()))
+
+
 async def test_crux_section_counts_no_commitment_as_a_ballot(golden: Golden) -> None:
     text = (await debate({"final": lambda request: {"p1": "?"} if request.agent == "D2" else {}})).markdown()
     golden(lines_with("ballots on it", text))

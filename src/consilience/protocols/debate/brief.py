@@ -40,6 +40,8 @@ def headline(report: DebateData) -> Iterator[Block]:
         text = f"the task holds no dispute ({reason.rstrip('.')})."
         yield Paragraph(lead="Nothing to debate:", text=text, refs=("framing",))
     if not report.final:
+        if report.first_step:
+            yield Paragraph(lead="First:", text=report.first_step, refs=("closing",))
         return
     finals = report.final_refs
     is_plural, rechecks = len(report.propositions) > 1, () if report.told else report.rechecks
@@ -146,7 +148,11 @@ def _missing_ballots(report: DebateData) -> Iterator[str]:
     for reason, names in reasons.items():
         yield f"No final ballot from {join_names(names)}: {reason}."
     if silent and len(silent) == len(report.debaters):
-        yield "Nothing shows where the agents stand."
+        yield (
+            "Only opening ballots show where agents stood."
+            if report.opening
+            else "Nothing shows where the agents stand."
+        )
     elif silent:
         yield f"The counts below leave {count(len(silent), 'agent')} out."
 
