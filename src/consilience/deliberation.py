@@ -271,7 +271,7 @@ class Deliberation(Generic[R]):
             seed=self.seed,
             limits=self._limits.model_copy(update={"agents": {}, "phases": {}}),
             store=self.store,
-            options=self._options,
+            options=copy_with(self._options, deal="none"),
         )
 
     def with_proposed(self, report: ProposeReport) -> Deliberation[R]:

@@ -13,6 +13,7 @@ from cli.town import MODEL, TASK, Cli, Town, recorded, sensible
 from consilience import EmergenceReport
 from consilience.models.port import ModelRequest
 from consilience.testing import Rejected, Scripted
+from kit.debating import Debaters
 from kit.golden import Golden, lines_with
 
 QUICK = ("--model", MODEL, "--max-rounds", "2")
@@ -451,6 +452,22 @@ def test_panel_auto_proposes_and_seats_a_panel(cli: Cli, town: Town) -> None:
     assert json.loads(cli("show", recorded()[0], "--json").stdout)["protocol"] == "propose"
     assert report.ledger.actual.calls == 15, "one of sixteen went to the proposal"
     assert all("What does a Nurse need?" in r.text for r in town.requests if r.agent == "L2N3")
+
+
+def test_documents_are_dealt_to_the_seats_of_a_proposed_panel(cli: Cli, town: Town, tmp_path: Path) -> None:
+    documents = tmp_path / "documents"
+    documents.mkdir()
+    for name in ("costs", "staff", "roads"):
+        (documents / f"{name}.md").write_text(f"The {name} grew.\n")
+    debating = Debaters()
+    town.reply = lambda request: proposing(request) if request.key.startswith("propose/") else debating(request)
+    arguments = ("debate", TASK, "--model", MODEL, "--max-messages", "2", "--panel", "auto", "--deal", "document")
+    result = cli(*arguments, "--source", str(documents), "--json")
+    assert result.exit_code == 0, result.stderr
+    readers = {reader["agent"] for document in json.loads(result.stdout)["documents"] for reader in document["readers"]}
+    assert readers == {"baker", "mayor", "nurse"}
+    proposal = next(request for request in town.requests if request.key.startswith("propose/"))
+    assert "The staff grew." in proposal.text
 
 
 def test_failed_panel_proposal_ends_before_the_run(cli: Cli, town: Town) -> None:

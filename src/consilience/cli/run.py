@@ -60,13 +60,7 @@ from consilience.cli.settings import (
 from consilience.configuration import Config
 from consilience.deliberation import AUTO_PANEL, Deliberation
 from consilience.domain.agents import Agent, in_dealing_order
-from consilience.domain.errors import (
-    SessionBusy,
-    SettingsError,
-    UnavailableModel,
-    UnknownName,
-    UserError,
-)
+from consilience.domain.errors import SessionBusy, SettingsError, UnavailableModel, UnknownName, UserError
 from consilience.domain.events import SessionStarted
 from consilience.domain.messages import FILE, Source
 from consilience.domain.model_names import is_endpoint
@@ -190,10 +184,13 @@ def run(
         execution = RunExecution.open(request, store, plan, config.endpoints, stored=not request.no_store)
         deliberation = replace(deliberation, store=store, model=execution.seat(plan.models_by_agent))
         if request.panel == AUTO_PANEL:
+            sources = (source for source in deliberation.sources if isinstance(source, Source))
+            undealt = [source.model_copy(update={"shares": ()}) for source in sources]
+            deliberation = replace(deliberation, sources=undealt)  # they are dealt to the seats that are proposed
             proposing = deliberation.proposing()
             proposed = execution.start(
                 "propose",
-                lambda options, session: replace(proposing, options=replace(options, name="")).run(
+                lambda options, session: replace(proposing, options=replace(options, name="", deal="none")).run(
                     task, session=session
                 ),
             )
