@@ -30,7 +30,9 @@ from consilience.protocols.decompose import Decompose
 from consilience.protocols.emergence import Emergence
 from consilience.protocols.refinement import Refinement
 from consilience.protocols.review import Review
+from consilience.reporting.markdown import markdown
 from consilience.reporting.record import read_record
+from consilience.reporting.trust import MAX_RANGES
 from kit import runner
 from kit.cases import CASES, broadcasting, disputing, dividing, emergent
 
@@ -312,3 +314,18 @@ async def test_fork_without_the_agents_of_the_shares_is_refused(material: list[S
         await runner.fork("s", store=store, models=model, at=0, session="f")
         assert store.read("f")[0].model_dump()["sources"] == store.read("s")[0].model_dump()["sources"]
         assert all("from the index>" in request.text for request in model.requests)
+
+
+async def test_long_list_of_shown_lines_is_cut_in_the_report(material: list[Source]) -> None:
+    with closing(SqliteStore(":memory:")) as store:
+        report = await runner.start(
+            "Which terms differ?",
+            Decompose(),
+            models=ScriptedModel(dividing),
+            store=store,
+            sources=material,
+            options=Options(deal="document"),
+        )
+    most = max(len(reader.lines) for document in report.documents for reader in document.readers)
+    assert most > MAX_RANGES
+    assert f"and {most - MAX_RANGES} further ranges" in markdown(report)

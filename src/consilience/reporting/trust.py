@@ -28,6 +28,9 @@ FAULTS: Mapping[QuotationFault, tuple[str, str]] = {
 Names = Mapping[str, str]
 """Names of agents by id."""
 
+MAX_RANGES = 8
+"""Ranges of lines that are listed of a document; the JSON report has all."""
+
 GLOSSARY: Mapping[str, str] = {
     "agent": "one participant: a language model, a program or a person with a task and a point of view of its own",
     "L1N1, V2, D3 …": "short names of the agents",
@@ -101,15 +104,19 @@ def _readers(document: ReadDocument, agents: int, names: Names) -> str:
     if len(whole) == agents > 1:
         return f"all {len(whole)} agents"
     readers = [
-        names.get(reader.agent, reader.agent) + (f" (lines {_ranges(reader.lines)})" if reader.lines else "")
+        names.get(reader.agent, reader.agent) + (f" ({_ranges(reader.lines)})" if reader.lines else "")
         for reader in document.readers
     ]
-    unread = f"; no agent read lines {_ranges(document.unread)}" if readers and document.unread else ""
+    unread = f"; no agent read {_ranges(document.unread)}" if readers and document.unread else ""
     return (", ".join(readers) or "no agent") + unread
 
 
-def _ranges(lines: Iterable[Lines]) -> str:
-    return ", ".join(f"{first}-{last}" if last > first else f"{first}" for first, last in lines)
+def _ranges(lines: Sequence[Lines]) -> str:
+    """`line 3`, `lines 1-120, 300`, `lines 1, 3, 7 and 20 further ranges`."""
+    ranges = ", ".join(f"{first}-{last}" if last > first else f"{first}" for first, last in lines[:MAX_RANGES])
+    if len(lines) > MAX_RANGES:
+        ranges += f" and {count(len(lines) - MAX_RANGES, 'further range')}"
+    return f"line{'' if len(lines) == 1 and lines[0][0] == lines[0][1] else 's'} {ranges}"
 
 
 def trust_items(report: Report, names: Names) -> Iterator[Item]:
