@@ -13,8 +13,7 @@ from typing import Literal
 from consilience.domain.errors import Command, SettingsError
 from consilience.domain.messages import Source
 from consilience.domain.tokens import estimate_tokens
-from consilience.engine.dealing import MAX_SHARES as MAX_SEATS
-from consilience.engine.dealing import SHARE_OF_WINDOW, deal_to_agents
+from consilience.engine.dealing import MAX_SHARES, SHARE_OF_WINDOW, deal_to_agents
 from consilience.engine.protocol import Protocol
 from consilience.engine.seats import choose_detail, smallest_window
 from consilience.models.endpoints import Endpoints
@@ -28,6 +27,8 @@ from consilience.reporting.markdown import chapter_markdown
 from consilience.reporting.record import SessionRecord
 from consilience.reporting.report_sections import report_document
 
+MAX_SEATS = MAX_SHARES
+"""Agents, at most, of a run that is chosen here."""
 ASSUMED_WINDOW = 32_768
 """The window (tokens) that is assumed of a model whose window is not known."""
 DEBATE_MESSAGES = 24

@@ -97,9 +97,8 @@ class Dealer:
         if how == "size" or len(groups) < 2:
             return self._in_order(used, room)
         hands: list[list[Piece]] = [[] for _ in agents]
-        for group in sorted(
-            groups, key=lambda group: -_size(group)
-        ):  # stable: equal groups keep the order of the documents
+        largest_first = sorted(groups, key=_size, reverse=True)  # stable: equal ones keep the order of the documents
+        for group in largest_first:
             agent = used.index(min(used))
             hands[agent] += group
             used[agent] += _size(group)

@@ -63,11 +63,16 @@ class SourceRef(BaseModel):
 
     id: str
     name: str
-    text: str  # id of the text
-    agents: tuple[str, ...] | None = None  # ids of the only agents that may read it; None: all agents
-    generations: int | None = None  # forks since a fork added the document; None if the first session had it
-    remarks: tuple[str, ...] = ()  # what of its file or directory the text does not show
-    shares: tuple[DocumentShare, ...] = ()  # who is shown which lines, if it is dealt
+    text: str
+    """Id of the text."""
+    agents: tuple[str, ...] | None = None
+    """Ids of the only agents that may read it; None: all agents."""
+    generations: int | None = None
+    """Forks since a fork added the document; None if the first session had it."""
+    remarks: tuple[str, ...] = ()
+    """What of its file or directory the text does not show."""
+    shares: tuple[DocumentShare, ...] = ()
+    """Who is shown which lines, if it is dealt."""
 
 
 class SessionStarted(Event):

@@ -47,7 +47,7 @@ def dump_note(data: BaseModel) -> tuple[dict[str, object], dict[str, str]]:
     texts = _TextIds()
     values = data.model_dump(mode="json", context=texts, exclude_defaults=getattr(data, "sparse", False))
     serialised = json.dumps(values, allow_nan=False)
-    json.dumps([values, *texts.values()], ensure_ascii=False).encode()
+    json.dumps([values, *texts.values()], ensure_ascii=False).encode()  # which refuses lone surrogates
     if len(serialised) <= MAX_NOTE_CHARS:
         return {"data": values}, texts
     body = text_id(serialised)

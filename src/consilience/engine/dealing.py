@@ -47,8 +47,8 @@ def deal_to_agents(
             return undealt
         raise SettingsError(
             f"{protocol.name} cannot deal documents: its agents do not exchange what they read in shares",
-            where="deal",
-            do="Use a protocol whose agents read each other's texts, or show all documents to every agent: deal=none.",
+            field="deal",
+            do="Use a protocol whose agents read each other's texts, or show all documents to every agent (none).",
         )
     how: Deal = "document" if deal == "auto" else deal
     whole = protocol.share_holders
@@ -85,12 +85,12 @@ def _too_large(dealer: Dealer, room: int, agents: int) -> SettingsError:
         return SettingsError(
             f"line {line:,} of {source.name or 'a document'} has about {tokens:,} tokens, and a share may have {room:,} (half of "
             "the context window)",
-            where="deal",
+            field="deal",
             do=f"Break the line, {advice}.",
         )
     return SettingsError(
         f"the documents have about {dealer.tokens:,} tokens, too many for {agents} shares of {room:,} (half of the context window)",
-        where="deal",
+        field="deal",
         do=f"Deal by size, set more agents, {advice}.",
     )
 

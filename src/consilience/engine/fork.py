@@ -335,7 +335,7 @@ def _documents(
     if gone := sorted({s.agent for document in documents for s in document.shares if s.agent not in ids}):
         raise SettingsError(
             f"documents are dealt to {', '.join(gone)}, and the fork has no such agents",
-            where="settings",
+            field="settings",
             do="Keep the number of agents, or begin a new session, which deals the documents again.",
         )
     return documents

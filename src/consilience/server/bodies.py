@@ -48,13 +48,10 @@ def _to_source(value: object) -> Source:
     return value if isinstance(value, Source) else Source(**SourceBody.model_validate(value).model_dump())
 
 
-def source_json(source: Source) -> dict[str, Any]:
-    """Return a document as requests hold it: who is shown which lines follows from the request."""
-    return source.model_dump(mode="json", exclude={"shares"})
-
-
 GivenSource = Annotated[
-    Source, PlainValidator(_to_source, json_schema_input_type=SourceBody), PlainSerializer(source_json)
+    Source,
+    PlainValidator(_to_source, json_schema_input_type=SourceBody),
+    PlainSerializer(lambda source: source.model_dump(mode="json")),
 ]
 """A document of a request."""
 GivenSources = Annotated[tuple[GivenSource, ...], Field(max_length=1_000)]

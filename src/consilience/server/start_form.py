@@ -17,7 +17,7 @@ from consilience.domain.model_names import PERSON
 from consilience.domain.outcome import Limits, SpendingLimits
 from consilience.domain.panels import CATALOG, load_panel
 from consilience.domain.validation import InvalidValues, errors_by_field
-from consilience.server.bodies import ChoicesBody, NewSession, SourceBody, source_json
+from consilience.server.bodies import ChoicesBody, NewSession, SourceBody
 from consilience.server.callers import Caller
 from consilience.server.checks import allowed_models
 from consilience.server.pages import PostedForm, problem_of
@@ -105,7 +105,7 @@ class SessionDraft:
     @property
     def carried(self) -> list[tuple[Source, str]]:
         """The documents, each with the text by which the form keeps it until the next post."""
-        return [(document, json.dumps(source_json(document))) for document in self.documents]
+        return [(document, json.dumps(document.model_dump(mode="json"))) for document in self.documents]
 
     @property
     def people(self) -> list[str]:

@@ -16,7 +16,6 @@ from starlette.exceptions import HTTPException
 
 from consilience.documents import read_data
 from consilience.domain.messages import Source
-from consilience.server.bodies import source_json
 from consilience.server.bounds import parse_json
 
 MAX_FILES = 100
@@ -112,7 +111,7 @@ async def _body_of(form: FormData, conversions: asyncio.Semaphore) -> Any:
     for name, value in form.multi_items():
         if name == "sources" and isinstance(value, UploadFile):
             source = await source_of(value.filename or "", await value.read(), conversions)
-            sources.append(source_json(source))
+            sources.append(source.model_dump(mode="json"))
         elif name != "request":
             raise HTTPException(422, f"the form has an unknown field {name[:80]!r}: files are in `sources`")
     if isinstance(body, dict) and sources:
