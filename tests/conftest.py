@@ -210,3 +210,9 @@ def home(tmp_path: Path, shared_weights: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("CONSILIENCE_HOME", str(directory))
     monkeypatch.delenv("CONSILIENCE_JOURNAL", raising=False)
     return directory
+
+
+@pytest.fixture(autouse=True)
+def forget_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What servers answered is kept by address, and another test's server may get the same port."""
+    monkeypatch.setattr("consilience.models.server_models._kept", {})

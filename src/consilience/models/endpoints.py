@@ -16,7 +16,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -40,7 +39,15 @@ from consilience.models.providers import (
     provider_at,
     valid_key_advice,
 )
-from consilience.models.server_models import PROBE_SECONDS, answers_within, chat_models, is_cloud, list_models
+from consilience.models.server_models import (
+    NAMED_SECONDS,
+    PROBE_SECONDS,
+    answers_within,
+    chat_models,
+    is_cloud,
+    kept_answer,
+    list_models,
+)
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -258,7 +265,7 @@ class Endpoint:
 def parse_endpoint(name: str, known: Endpoints = NO_ENDPOINTS) -> Endpoint:
     """Return address and model of `http://HOST:PORT/v1#MODEL`. Raises `UnknownName`, without secrets.
 
-    If the model is missing, a loopback server is asked for its models, for at most 0.3 s, with the key that `known` allows.
+    If the model is missing, a loopback server is asked for its models, for at most 3 s, with the key that `known` allows.
     """
     url, _, model = name.strip().partition("#")
     try:
@@ -290,7 +297,7 @@ def _refuse(problem: str, do: str = "Write http://HOST:PORT/v1#MODEL.") -> NoRet
 
 def _without_model(address: str, key: str | None) -> UnknownName:
     problem = f"{address} names an endpoint without a model"
-    listing = list_models(address, PROBE_SECONDS, key) if is_loopback(address) else None
+    listing = list_models(address, NAMED_SECONDS, key) if is_loopback(address) else None
     if listing is not None and listing.models:
         names = ", ".join(listing.models[:10]) + (", …" if len(listing.models) > 10 else "")
         return UnknownName(problem, do=f"Write {address}#{listing.models[0]}. Models it lists: {names}.")
@@ -409,39 +416,20 @@ def _origin(host: str, port: int) -> str:
     return f"{parts.scheme}://{f'[{name}]' if ':' in name else name}:{parts.port or default}"
 
 
-_RECOGNIZED_SECONDS = 30.0
-"""How long an address is known by what answered there."""
-_recognized: dict[tuple[str, str | None], tuple[float, Mapping[str, str]]] = {}
-"""When each loopback address was asked with a key, and the owners of the models that it listed."""
-
-
 def server_at(address: str, model: str, key: str | None) -> str | None:
     """Return the kind of server in `SERVERS` that computes `model` at an address on this machine or in its network: it says so in
     its list of models, for which it is sent `key`. None for another server.
 
-    Asks the server, for at most 0.3 s, but not on an event loop, where the last answer holds. A model that Ollama passes on to its
+    Asks the server, for at most 3 s, but not on an event loop, where the last answer holds. A model that Ollama passes on to its
     maker's cloud is not computed here.
     """
     if not is_near(address) or urlsplit(address).path not in ("", "/v1") or is_cloud(model):
         return None
-    asked_at, owners = _recognized.get((address, key), (-_RECOGNIZED_SECONDS, {}))
-    if time.monotonic() - asked_at >= _RECOGNIZED_SECONDS and not on_event_loop():
-        owners = list_models(address, PROBE_SECONDS, key).owners
-        _recognized[address, key] = (time.monotonic(), owners)
+    listing = kept_answer((address, key), lambda: list_models(address, NAMED_SECONDS, key))
+    owners = listing.owners if listing else {}
     own = {server.listed_owner: kind for kind, server in SERVERS.items()}
     named = {owners[name] for name in (model, f"{model}:latest") if name in owners} or set(owners.values())
     return own[min(named)] if named and named <= own.keys() else None
-
-
-def on_event_loop() -> bool:
-    """Return whether this thread must not block."""
-    import asyncio
-
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
 
 
 def probe(environ: Mapping[str, str], seconds: float = PROBE_SECONDS) -> DiscoveredServer | None:

@@ -8,10 +8,9 @@ client library. No key is needed, and no network except loopback, where a server
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Literal, TypeAlias
 from urllib.parse import urlsplit
 
@@ -32,7 +31,7 @@ from consilience.models.providers import (
     provider_at,
     valid_key_advice,
 )
-from consilience.models.server_models import PROBE_SECONDS, is_cloud, served_window
+from consilience.models.server_models import NAMED_SECONDS, is_cloud, kept_answer, served_window
 from consilience.models.weights import CONTEXT_TOKENS, MINILM
 
 if TYPE_CHECKING:
@@ -46,10 +45,6 @@ _OUTSIDE = ("program", "person", "workspace")
 _OPENAI_COMPATIBLE = ("lmstudio", "llamacpp")
 """Servers on this machine that the client library does not know."""
 
-
-_WINDOW_SECONDS = 30.0
-_windows: dict[tuple[str, str], tuple[float, int | None]] = {}
-"""When the user's own servers were asked for the context windows of their models, and what they said, by address and model."""
 
 _MAKERS = frozenset(
     {"openai", "anthropic", "google", "google-gla", "google-vertex", "deepseek", "mistral", "cohere", "xai"}
@@ -190,17 +185,14 @@ class ModelFacts:
     def served_window(self, *, anew: bool = False) -> int | None:
         """Return the context window that the user's own server gives to the model; None if it does not say, or there is none.
 
-        Asks the server, for at most 0.3 s, but not on an event loop, where the last answer holds. It also holds for 30 s unless the
+        Asks the server, for at most 3 s, but not on an event loop, where the last answer holds. It also holds for 30 s unless the
         server is asked `anew`.
         """
         if self.own_server is None:
             return None
         kind, address, key = self.own_server
-        asked_at, window = _windows.get((address, self.model), (-_WINDOW_SECONDS, None))
-        if not endpoints.on_event_loop() and (anew or time.monotonic() - asked_at >= _WINDOW_SECONDS):
-            window = served_window(kind, address, self.model, PROBE_SECONDS, key)
-            _windows[address, self.model] = (time.monotonic(), window)
-        return window
+        ask = partial(served_window, kind, address, self.model, NAMED_SECONDS, key)
+        return kept_answer((kind, address, self.model, key), ask, anew=anew)
 
     @property
     def _listing_provider(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
@@ -15,6 +15,12 @@ from consilience.models.providers import Server
 T = TypeVar("T")
 
 PROBE_SECONDS = 0.3
+"""How long a server that may not be there is waited for."""
+NAMED_SECONDS = 3.0
+"""How long a server is waited for that is named. One that computes a reply may be slow to say what it has."""
+KEPT_SECONDS = 30.0
+_kept: dict[Hashable, tuple[float, Any]] = {}
+"""When each question was asked, and the answer."""
 _MAX_LISTING_BYTES = 1_000_000
 
 
@@ -36,6 +42,31 @@ def answers_within(seconds: float, questions: Mapping[str, Callable[[], T]]) -> 
     for thread in threads:
         thread.join(max(0.0, until - time.monotonic()))
     return dict(answers)
+
+
+def kept_answer(question: Hashable, ask: Callable[[], T], *, anew: bool = False) -> T | None:
+    """Return the answer to a question, which `ask` gets: again if the last one is 30 s old or is asked for `anew`, but never on an
+    event loop, where the last answer holds. None before the first."""
+    import time
+
+    asked_at: float
+    answer: T | None
+    asked_at, answer = _kept.get(question, (-KEPT_SECONDS, None))
+    if (anew or time.monotonic() - asked_at >= KEPT_SECONDS) and not _on_event_loop():
+        answer = ask()
+        _kept[question] = (time.monotonic(), answer)
+    return answer
+
+
+def _on_event_loop() -> bool:
+    """Whether this thread must not block."""
+    import asyncio
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def chat_models(server: Server, url: str, seconds: float) -> tuple[str, ...]:
