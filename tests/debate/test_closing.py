@@ -51,6 +51,19 @@ def test_closing_call_of_a_debate_cut_by_a_limit_is_told_that_no_ballot_was_cast
     missing = ", ".join(f"{letter} (a limit refused the call)" for letter in report.letters.values())
     assert f"No final position is known of {missing}." in text
     assert "final positions" not in text
+    assert "earlier positions" in text
+    for ballot in report.opening.values():
+        assert ballot.reason in text
+
+
+@pytest.mark.parametrize("detail", ["full", "brief"])
+def test_closing_call_is_shown_what_would_change_minds(detail: Detail) -> None:
+    report, text = closing_of(Debate(debaters=3), detail=detail)
+    falsifiers = [(agent, ballot.falsifier) for agent, ballot in report.opening.items() if ballot.falsifier]
+    assert falsifiers
+    for agent, falsifier in falsifiers:
+        assert f"{report.letters[agent]}: {falsifier.words()}" in text
+    assert "earlier positions" not in text
 
 
 @pytest.mark.parametrize("detail", ["full", "brief"])

@@ -82,13 +82,8 @@ def ballot_of(agent: str, value: Any, asked: Sequence[Thread] = (), **fields: An
     )
 
 
-def opening_words(value: OpeningReply) -> str:
-    """An opening ballot as later prompts quote it."""
-    return "\n".join((_stated_sides(value), *value.points))
-
-
-def ballot_words(value: FinalReply | StipulatedReply) -> str:
-    """A later ballot as later prompts quote it."""
+def ballot_words(value: OpeningReply | FinalReply | StipulatedReply) -> str:
+    """A ballot as later prompts quote it."""
     return f"{_stated_sides(value)} {getattr(value, 'claim', '').strip()} {value.reason.strip()}"
 
 

@@ -20,7 +20,6 @@ from consilience.protocols.debate.ballots import (
     ballot_of,
     ballot_words,
     cast,
-    opening_words,
     recheck,
     votes_on_candidates,
 )
@@ -59,7 +58,7 @@ _OTHER_SIDE: Mapping[Side, Side] = {"YES": "NO", "NO": "YES", "UNCERTAIN": "UNCE
 class Debate(DebateSettings):
     """Agents debate in threads in virtual time; what really divides them is locked as a question, tested, and reported."""
 
-    version: ClassVar[int] = 6  # 5 did not name the thread in the key of a message
+    version: ClassVar[int] = 7  # 6 closed without opening ballots and falsifiers
     report: ClassVar[type[Report]] = DebateReport
     phase_names: ClassVar[tuple[str, ...]] = (
         "single",
@@ -167,7 +166,8 @@ class Debate(DebateSettings):
                         key=f"opening/{agent}",
                         returns=ballot_type(OpeningReply, len(propositions)),
                         kind="ballot",
-                        quoted=opening_words,
+                        audience=("crystallizer",),
+                        quoted=ballot_words,
                     )
                     for agent in floor.debaters
                 ]
@@ -250,7 +250,12 @@ class Debate(DebateSettings):
     async def _close(self, floor: Floor, run: DebateRun) -> Reply[ClosingReply] | Failure:
         """The answer to the task, by a seat that took no side."""
         session = floor.session
-        quotes = (*ballot_quotes(floor, run), *floor.key_quotes())
+        letters = floor.letters
+        final = run.last_ballots
+        latest = {**floor.openings, **run.final}
+        voted = {ballot.agent for ballot in final}
+        earlier = tuple(ballot for agent, ballot in latest.items() if agent not in voted)
+        quotes = tuple(Quote(ballot.key, letters[ballot.agent]) for ballot in (*final, *earlier))
         cruxes = tuple(f"q{n}: {thread.question}" for n, thread in enumerate(floor.asked, 1))
         confirmed, denied = votes_on_candidates(floor, run.final)
         words = session.render_template(
@@ -258,18 +263,22 @@ class Debate(DebateSettings):
             propositions=floor.framing.propositions,
             cruxes=cruxes,
             common=tuple(candidate.statement for candidate in confirmed),
-            denied=tuple(
-                (candidate.statement, tuple(floor.letters[a] for a in agents)) for candidate, agents in denied
+            denied=tuple((candidate.statement, tuple(letters[a] for a in agents)) for candidate, agents in denied),
+            ballots=tuple(letters[ballot.agent] for ballot in final),
+            earlier=tuple(letters[ballot.agent] for ballot in earlier),
+            missing=tuple(sorted((letters[f.agent], FAILURES[f.kind]) for f in floor.missing.values())),
+            falsifiers=tuple(
+                (letters[agent], ballot.falsifier.words())
+                for agent, ballot in floor.openings.items()
+                if ballot.falsifier
             ),
-            ballots=tuple(floor.letters[ballot.agent] for ballot in run.last_ballots),
-            missing=tuple(sorted((floor.letters[f.agent], FAILURES[f.kind]) for f in floor.missing.values())),
             again=self._corrections(floor, run),
             facts=self.new_facts,
         )
         async with session.phase("closing", 1):
             return await session.ask(
                 "crystallizer",
-                aside(session, words, (), quotes),
+                aside(session, words, (), (*quotes, *floor.key_quotes())),
                 key="closing",
                 returns=ballot_type(ClosingReply, len(floor.framing.propositions)),
                 kind="closing",
@@ -296,7 +305,3 @@ def disputed(framing: Framing, ballots: Sequence[Sequence[Side]]) -> list[int]:
     if split or not columns:
         return split
     return [min(range(len(columns)), key=lambda n: max(columns[n].count(side) for side in ("YES", "NO")))]
-
-
-def ballot_quotes(floor: Floor, run: DebateRun) -> list[Quote]:
-    return [Quote(ballot.key, floor.letters[ballot.agent]) for ballot in run.last_ballots]
