@@ -228,7 +228,7 @@ class Debater:
         thread.in_flight -= 1
         cooldown = floor.session.rng("cooldown", self.agent, me.turns).randint(*COOLDOWN_MS)
         if isinstance(reply, Failure):
-            floor.failed_turns += 1
+            floor.failed_turns += not reply.kind.is_limit
             self._give_up(intent)
             if intent.kind == "turn":  # what it cannot answer holds nobody up
                 me.unanswered.pop(thread.id, None)
