@@ -23,15 +23,18 @@ PATIENCE = 180
 
 @pytest.fixture
 def browser() -> Iterator[Any]:
-    """The browser that CHROMIUM names, or one of `NAMES`; without one the test is skipped.
+    """The browser that CHROMIUM names, or one of `NAMES`, or the one that `playwright install chromium` has installed.
 
-    One for each test: while Playwright is started, its event loop runs in this thread, where no other test could run one.
+    Without one the test is skipped; with REQUIRE_BROWSER it fails. One for each test: while Playwright is started, its event
+    loop runs in this thread, where no other test could run one.
     """
     playwright = pytest.importorskip("playwright.sync_api")
-    executable = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
-    if executable is None:
-        pytest.skip("there is no Chromium; CONTRIBUTING.md says how to install one")
     with playwright.sync_playwright() as started:
+        installed = started.chromium.executable_path
+        executable = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, (*NAMES, installed))), None)
+        if executable is None:
+            refuse = pytest.fail if os.environ.get("REQUIRE_BROWSER") else pytest.skip
+            refuse("there is no Chromium; CONTRIBUTING.md says how to install one")
         yield started.chromium.launch(executable_path=executable, args=["--no-sandbox"])
 
 
@@ -83,14 +86,16 @@ class Reader:
         found: list[str] = self.page.eval_on_selector_all("#log article", "all => all.map(one => one.id)")
         return found
 
+    def go(self, address: str) -> None:
+        """Load a page. No page loads another by itself, so nothing interrupts this but a form or link used just before."""
+        self.page.goto(address)
+
     def open(self, served: Served, session: str, path: str = "") -> None:
-        address = f"{served.url}/sessions/{session}{path}"
-        try:
-            self.page.goto(address)
-        except Exception as error:
-            if "ERR_ABORTED" not in str(error):
-                raise
-            self.page.goto(address)  # the page was being loaded anew, since its session had ended
+        self.go(f"{served.url}/sessions/{session}{path}")
+
+    def watch_to_the_end(self) -> None:
+        """Wait until the page of a session that runs has become that of a finished one."""
+        self.page.locator("#live[data-layout=finished]").wait_for(state="attached")
 
     def has(self, place: str, words: str) -> None:
         """Wait until a part of the page has some words."""

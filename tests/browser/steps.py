@@ -86,7 +86,7 @@ def begin(reader: Reader) -> str:
     submit(reader, button(reader, "Show the plan"))
     reader.has("#plan-heading", "The plan")
     submit(reader, button(reader, "Begin"))
-    reader.has("#live-state", "Finished")
+    reader.watch_to_the_end()
     return session_of(reader)
 
 

@@ -107,7 +107,7 @@ def test_hostile_texts_are_shown_and_do_nothing(
     assert attacks(reader) == {}
     served.post(f"/api/sessions/{session}/comment", {"text": f"A comment {HOSTILE}"})
     gate.let(10_000)
-    reader.page.locator("#live[data-layout=finished]").wait_for(state="attached")
+    reader.watch_to_the_end()
     pages = ["", "/at/3", "/calls", "/documents/1", "/documents/2", "/fork", "/links"]
     calls = served.request("GET", f"/sessions/{session}/calls")[1]
     pages += re.findall(rf'href="/sessions/{session}(/calls/[^"]+)"', calls)[:2]
@@ -116,17 +116,17 @@ def test_hostile_texts_are_shown_and_do_nothing(
         for fold in reader.page.locator("details").all():
             fold.evaluate("fold => fold.open = true")
         assert attacks(reader) == {}, path
-    reader.page.goto(f"{served.url}/sessions")
+    reader.go(f"{served.url}/sessions")
     assert attacks(reader) == {}
     reader.open(served, session)
     assert SHOWN.search(reader.page.locator("#live header").inner_text()), "the texts are there, as they were written"
     assert SHOWN.search(reader.page.locator("#live-report").inner_text())
     share = served.post(f"/api/sessions/{session}/share", {"days": 1}, 201)
-    reader.page.goto(share["url"])
+    reader.go(share["url"])
     assert attacks(reader) == {}
     file = tmp_path / "report.html"
     file.write_text(served.request("GET", f"/api/sessions/{session}/export?format=html")[1])
-    reader.page.goto(file.as_uri())
+    reader.go(file.as_uri())
     assert attacks(reader) == {}
     assert reader.foreign == [file.as_uri()]
     assert reader.problems == []

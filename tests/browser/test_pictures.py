@@ -14,25 +14,22 @@ pytestmark = pytest.mark.processes
 def test_debate_that_runs_shows_who_is_composing_in_which_thread(reader: Reader, served: Served, gate: Gate) -> None:
     session = served.begin(**DEBATE)
     reader.open(served, session)
-    for _ in range(60):
-        if reader.page.locator(".column").count():
-            break
-        before = len(reader.entries())
-        gate.let(1)
-        reader.until(
-            f"document.querySelectorAll('#log article').length > {before} || document.querySelector('.column')"
-        )
+    step_until(reader, gate, "document.querySelector('.column')")
     reader.has(".column .composing", "is composing (since")
     assert reader.page.locator(".column h3").first.inner_text().startswith("1. ")
     assert reader.page.locator(".column .badge").first.inner_text()
     assert reader.page.locator(".column meter").first.get_attribute("max") == "1"
-    for _ in range(60):
-        if "gives up its claim" in reader.page.locator("#report").inner_text():
-            break
-        gate.let(1)
-        reader.page.wait_for_timeout(600)  # a page is folded at most twice a second
-    reader.has("#report", "gives up its claim")
+    step_until(reader, gate, "document.getElementById('report')?.innerText.includes('gives up its claim')")
     check(reader)
+
+
+def step_until(reader: Reader, gate: Gate, script: str) -> None:
+    """Let out an answer at a time, and wait until the page counts it, until a script is true."""
+    made = "document.querySelector('progress').value"
+    while not reader.page.evaluate(script):
+        before = reader.page.evaluate(made)
+        gate.let(1)
+        reader.until(f"{script} || {made} > {before}")
 
 
 def test_tree_that_runs_shows_who_waits_for_whom(reader: Reader, served: Served, gate: Gate) -> None:

@@ -40,7 +40,8 @@ def test_emergence_is_watched_from_its_first_second_to_its_end(reader: Reader, s
     assert reader.page.evaluate("marked"), "the page was not loaded again"
     assert "3 of" in reader.page.locator("#live-state").inner_text()
     gate.let(1000)
-    reader.has("#live-state", "Finished")
+    reader.watch_to_the_end()
+    assert reader.page.evaluate("marked"), "the report came into the page that was open"
     report = served.wait(session)
     assert report["answer"] in reader.page.locator("#report").inner_text()
     assert len(reader.entries()) >= 6
@@ -51,7 +52,7 @@ def test_debate_is_read_after_its_end_back_and_forth(reader: Reader, served: Ser
     gate.let(10_000)
     session = served.begin(**DEBATE)
     reader.open(served, session)
-    reader.has("#live-state", "Finished")
+    reader.watch_to_the_end()
     cited = reader.page.locator("#report .refs a").first
     address = cited.get_attribute("href")
     cited.click()
@@ -88,7 +89,7 @@ def test_reload_in_mid_run_shows_what_was_there_and_goes_on(reader: Reader, serv
     reader.until("document.querySelectorAll('#log article').length === 3")
     assert reader.entries()[:2] == seen
     gate.let(1000)
-    reader.has("#live-state", "Finished")
+    reader.watch_to_the_end()
     check(reader)
 
 
@@ -137,6 +138,47 @@ def test_killed_server_costs_neither_messages_nor_a_half_typed_reply(
         gate.let(1000)
         reader.has("#connection", "The session has ended")
         assert words.input_value() == "I do not thi"
+    check(reader)
+
+
+CHOICE = '<p><a href="#main">To the top</a></p><select name="vote"><option>yes<option>no</select>'
+
+
+def test_part_waits_while_it_is_pressed_or_chosen_from(reader: Reader, served: Served, gate: Gate) -> None:
+    reader.open(served, served.begin(**EMERGENCE))
+    page = reader.page
+    put = "html => replacePart('contents', html)"
+    page.evaluate(put, CHOICE)
+    select, link = page.locator("select[name=vote]"), page.get_by_role("link", name="To the top")
+    for hold, release in (
+        (select.focus, select.blur),
+        (lambda: (link.hover(), page.mouse.down()), page.mouse.up),
+    ):
+        page.evaluate("held = document.querySelector('select[name=vote]')")
+        hold()
+        page.evaluate(put, CHOICE)
+        assert page.evaluate("held.isConnected")
+        release()
+        reader.until("!held.isConnected")
+    assert page.evaluate("location.hash") == "#main", "the link that was pressed leads where it says"
+    check(reader)
+
+
+def test_words_that_an_input_method_composes_are_not_disturbed(reader: Reader, served: Served, gate: Gate) -> None:
+    reader.open(served, served.begin(**EMERGENCE))
+    page = reader.page
+    put = "html => replacePart('actions', html)"
+    page.evaluate(put, FORM)
+    page.locator("textarea[name=words]").focus()
+    devtools = page.context.new_cdp_session(page)
+    devtools.send("Input.imeSetComposition", {"text": "にほ", "selectionStart": 2, "selectionEnd": 2})
+    page.evaluate("held = document.activeElement")
+    page.evaluate(put, FORM)
+    assert page.evaluate("held.isConnected")
+    devtools.send("Input.insertText", {"text": "日本"})
+    reader.until("!held.isConnected")
+    assert page.locator("textarea[name=words]").input_value() == "日本"
+    assert page.evaluate("document.activeElement.name") == "words"
     check(reader)
 
 
@@ -189,7 +231,7 @@ def test_axe_finds_nothing_at_both_widths(browser: Any, tmp_path: Path, served: 
         check_with(axe, reader)
         gate.let(1000)
         reader.open(served, running)
-        reader.has("#live-state", "Finished")
+        reader.watch_to_the_end()
         for details in reader.page.locator("details").all():
             details.evaluate("fold => fold.open = true")
         check_with(axe, reader)

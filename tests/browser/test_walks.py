@@ -39,7 +39,7 @@ def test_everything_that_is_done_is_done_by_keyboard_alone(
     page = reader.page
     file = tmp_path / "minutes.md"
     file.write_text(LINES)
-    page.goto(served.url)
+    reader.go(served.url)
     page.keyboard.type("Cats or dogs?")
     with page.expect_file_chooser() as chooser:
         press(reader, page.locator("#sources"))
@@ -108,7 +108,7 @@ def test_colleague_answers_by_link_in_fields_that_are_checked_and_then_passes(
     context = browser.new_context(viewport={"width": 390, "height": 800}, color_scheme="dark")
     colleague = new_reader(context)
     page = colleague.page
-    page.goto(address)
+    colleague.go(address)
     assert "Is it so, yes or no?" in page.locator(".task").inner_text()
     assert page.locator("a").count() == 0, "the link opens nothing else"
     press(colleague, button(colleague, "Answer"))  # nothing is sent: a field is empty
@@ -123,20 +123,20 @@ def test_colleague_answers_by_link_in_fields_that_are_checked_and_then_passes(
     reader.open(served, session)
     reader.has("#live-seats", "2 replies")
     reader.has("#live-state", "Waiting")
-    page.goto(address)
+    colleague.go(address)
     assert "Yes, since spring." in page.locator(".task").inner_text()
     submit(colleague, button(colleague, "Pass"))  # on the ballot
     colleague.has(".task", "A on k: text")  # what the other said
     while served.get(f"/api/sessions/{session}")["state"] != "finished":
-        page.goto(address)
+        colleague.go(address)
         if button(colleague, "Pass").count():
             submit(colleague, button(colleague, "Pass"))
     served.wait(session)
-    page.goto(address)
+    colleague.go(address)
     assert "not valid" in page.locator("main").inner_text()
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     reader.open(served, session)
-    reader.has("#live-state", "Finished")
+    reader.watch_to_the_end()
     reader.has("#log", "Yes, since spring.")
     colleague.problems = [words for words in colleague.problems if "404" not in words]
     check(reader, colleague)
@@ -173,7 +173,7 @@ def test_debate_from_dropped_documents_to_the_board(
     page = reader.page
     file = tmp_path / "minutes.md"
     file.write_text(LINES)
-    page.goto(served.url)
+    reader.go(served.url)
     page.locator("#task").fill("Should we move to the new queue?")
     drop(reader, "#sources", file)
     page.locator("[name=protocol][value=debate]").check()
@@ -188,13 +188,14 @@ def test_debate_from_dropped_documents_to_the_board(
     crux.click()
     page.locator(f"#{address.rpartition('#')[2]}").wait_for(state="visible")
 
-    page.goto(f"{served.url}/sessions")
+    reader.go(f"{served.url}/sessions")
     due = page.locator("form.due")
     before = due.count()
     assert before
     due.first.get_by_label("yes: it happened").check()
-    due.first.get_by_role("button", name="Record").click()
-    reader.until(f"document.querySelectorAll('form.due').length < {before}")
+    with page.expect_navigation():
+        due.first.get_by_role("button", name="Record").click()
+    assert due.count() < before
 
     reader.open(served, session, "/tell")
     write(reader, page.locator("#fact"), "The queue held 12,400 messages a second.")
@@ -209,7 +210,7 @@ def test_debate_from_dropped_documents_to_the_board(
     saved.value.save_as(report)
     offline = browser.new_context(offline=True, viewport={"width": 390, "height": 800})
     board = new_reader(offline)
-    board.page.goto(report.as_uri())
+    board.go(report.as_uri())
     assert "Should we move to the new queue?" in board.page.locator("h1").inner_text()
     assert board.page.locator("#report").inner_text().count("Crux")
     assert board.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
@@ -221,7 +222,7 @@ def test_debate_from_dropped_documents_to_the_board(
     shared = make_link(reader)
     context = browser.new_context(viewport={"width": 390, "height": 800})
     absent = new_reader(context)
-    absent.page.goto(shared)
+    absent.go(shared)
     words = absent.page.locator("body").inner_text().casefold()
     assert [word for word in HOUSE_WORDS if word in words] == []
     assert absent.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
@@ -264,7 +265,7 @@ def test_login_over_tls(browser: Any, tmp_path: Path, model: Provider, gate: Gat
             context = browser.new_context(ignore_https_errors=True)
             anna = new_reader(context)
             page = anna.page
-            page.goto(f"{proxy.url}/sessions")
+            anna.go(f"{proxy.url}/sessions")
             write(anna, page.locator("#token"), "guessed")
             submit(anna, button(anna, "Log in"))
             assert page.locator("[role=alert]").is_visible()
@@ -278,6 +279,6 @@ def test_login_over_tls(browser: Any, tmp_path: Path, model: Provider, gate: Gat
             page.locator("[name=protocol][value=vote]").check()
             begin(anna)
             submit(anna, button(anna, "Log out"))
-            page.goto(f"{proxy.url}/sessions")
+            anna.go(f"{proxy.url}/sessions")
             assert page.locator("#token").is_visible()
             context.close()

@@ -1,52 +1,59 @@
 // What is live on the page of a session. Without it every page works, and shows how things stood when it was loaded.
 "use strict";
 const MAX_LOGGED = 400, byId = id => document.getElementById(id);
-const live = byId("live"), log = byId("log"), slider = byId("slider"), play = byId("play");
-
-// --- parts of the page
-
-const fieldsOf = part => [...part.querySelectorAll("input:not([type=hidden]), textarea, select")];
+let live = byId("live");
+const fieldsOf = part => [...part.querySelectorAll("input:not([type=hidden], [type=range]), textarea, select")];
 const nameOf = field => [field.form?.getAttribute("action"), field.form?.elements.key?.value, field.name,
   field.type === "radio" ? field.value : ""].join("\n");
 const isChanged = field => field.type === "checkbox" || field.type === "radio" ? field.checked !== field.defaultChecked
   : field.tagName === "SELECT" ? [...field.options].some(option => option.selected !== option.defaultSelected)
   : field.value !== field.defaultValue;
 
-// Puts new HTML into a part, and keeps there what is opened, typed and focused.
-function replacePart(name, html) {
-  const part = byId(`live-${name}`);
-  if (!part) return;
+// Puts another part in the place of one, and keeps there what is opened, typed and focused.
+function replace(part, put) {
   const open = new Map([...part.querySelectorAll("details")].map(fold => [fold.firstElementChild?.textContent, fold.open]));
   const typed = fieldsOf(part).filter(isChanged).map(field => [nameOf(field), field.value, field.checked]);
   const focused = part.contains(document.activeElement) ? document.activeElement : null;
-  const place = focused && (focused.form ? nameOf(focused) : focused.textContent);
-  const [start, end] = focused?.selectionStart === undefined ? [] : [focused.selectionStart, focused.selectionEnd];
-  part.innerHTML = html;
+  const place = e => e.form ? nameOf(e) : e.textContent;
+  part = put();
   for (const fold of part.querySelectorAll("details")) fold.open = open.get(fold.firstElementChild?.textContent) ?? fold.open;
   for (const [name, value, checked] of typed)
     for (const field of fieldsOf(part).filter(field => nameOf(field) === name)) [field.value, field.checked] = [value, checked];
-  if (!focused) return;
-  const again = [...part.querySelectorAll(focused.tagName)].find(e => (e.form ? nameOf(e) : e.textContent) === place);
+  const again = focused && [...part.querySelectorAll(focused.tagName)].find(e => place(e) === place(focused));
   again?.focus({ preventScroll: true });
-  if (start != null) again?.setSelectionRange?.(start, end);
+  if (focused?.selectionStart != null) again?.setSelectionRange?.(focused.selectionStart, focused.selectionEnd);
 }
 
-// --- a session that goes on
+// A part waits while something in it is pressed, composed by an input method, or chosen from a list.
+const waiting = new Map();
+let composing = false;
+for (const kind of ["start", "end"]) addEventListener(`composition${kind}`, () => { composing = kind === "start"; });
+const isHeld = part => part.matches(":active")
+  || part.contains(document.activeElement) && (composing || document.activeElement.tagName === "SELECT");
+function replacePart(name, html) {
+  const part = byId(`live-${name}`);
+  waiting.delete(name);
+  if (part && isHeld(part)) waiting.set(name, html);
+  else if (part) replace(part, () => { part.innerHTML = html; return part; });
+}
 
-let source = null, timer = 0, asking = false, askAgain = false, cursor = 0, wait = 250;
+// A session that goes on: its stream of events rings, and `ask` fetches what has changed.
+const REFUSALS = { 401: "Log in again, and load the page.", 404: "This session was removed." };
+let source = null, timer = 0, asking = false, cursor = 0, wait = 250;
 const state = live ? { version: live.dataset.version, after: live.dataset.after, actions: live.dataset.actions } : {};
 
 const say = words => { if (byId("connection").textContent !== words) byId("connection").textContent = words; };
-const soon = (milliseconds = 100) => { timer ||= setTimeout(() => { timer = 0; ask(); }, milliseconds); };
+const soon = milliseconds => { timer ||= setTimeout(ask, milliseconds); };
 const close = () => { source?.close(); source = null; };
+const end = () => { close(); live.dataset.events = ""; };
 
 async function ask() {
-  if (asking) { askAgain = true; return; }
+  timer = clearTimeout(timer);
+  if (asking) return soon(50);
   asking = true;
   try {
     const answer = await fetch(`${live.dataset.path}/fragments?${new URLSearchParams(state)}`, { redirect: "error" });
-    const refusal = { 401: "Log in again, and load the page.", 404: "This session was removed." }[answer.status];
-    if (refusal) { close(); live.dataset.events = ""; say(refusal); return; }
+    if (REFUSALS[answer.status]) { end(); return say(REFUSALS[answer.status]); }
     if (!answer.ok) throw new Error(answer.status);
     take(await answer.json());
     wait = 250;
@@ -54,32 +61,34 @@ async function ask() {
   } catch {
     say("Reconnecting …");
     soon(wait = Math.min(2 * wait, 5000));
-  } finally {
-    asking = false;
-    if (askAgain) { askAgain = false; soon(); }
-  }
+  } finally { asking = false; }
 }
 
 function take(news) {
   for (const [name, html] of Object.entries(news.parts)) replacePart(name, html);
-  log.insertAdjacentHTML("beforeend", news.log.join(""));
-  while (log.children.length > MAX_LOGGED) log.firstElementChild.remove();
+  byId("log").insertAdjacentHTML("beforeend", news.log.join(""));
+  while (byId("log").children.length > MAX_LOGGED) byId("log").firstElementChild.remove();
   Object.assign(state, { version: news.version, after: news.after, actions: news.actions });
   if (news.more) soon(0);
-  else if (news.layout !== live.dataset.layout) {
-    close();
-    live.dataset.events = "";
-    if (fieldsOf(live).some(field => field !== slider && isChanged(field))) say("The session has ended. Load the page to see its report.");
-    else location.reload();
-  }
+  else if (news.layout !== live.dataset.layout) { end(); showReport(); }
+}
+
+// Puts the page of the finished session in the place of this one, when nothing here is typed or pressed.
+async function showReport() {
+  const isBusy = () => isHeld(live) || fieldsOf(live).some(isChanged);
+  const html = isBusy() ? "" : await fetch(live.dataset.path, { redirect: "error" }).then(answer => answer.text()).catch(() => "");
+  const next = new DOMParser().parseFromString(html, "text/html").getElementById("live");
+  if (next?.dataset.layout === "finished" && !isBusy()) return replace(live, () => { live.replaceWith(next); return live = next; });
+  say("The session has ended. Load the page to see its report.");
+  setTimeout(showReport, 1000);
 }
 
 function open() {
   if (!live?.dataset.events || document.hidden || source) return;
   source = new EventSource(cursor ? live.dataset.events.replace(/after=\d+/, `after=${cursor}`) : live.dataset.events);
-  const news = event => { cursor = event.lastEventId || cursor; soon(); };
+  const news = event => { cursor = event.lastEventId || cursor; soon(50); };
   for (const kind of live.dataset.kinds.split(" ")) source.addEventListener(kind, news);
-  source.onopen = () => soon(0);  // what came meanwhile, and whether this server knows it
+  source.onopen = ask;  // what came meanwhile, and whether this server knows it
   source.onerror = () => {
     if (!document.hidden) say("Reconnecting …");
     if (source?.readyState !== EventSource.CLOSED) return;
@@ -92,59 +101,50 @@ function open() {
 if (live?.dataset.events) {
   document.addEventListener("visibilitychange", () => document.hidden ? close() : open());
   addEventListener("pagehide", close);
-  addEventListener("pageshow", open);
-  open();
-  setInterval(() => {
-    for (const time of document.querySelectorAll("time.since"))
-      time.textContent = `${Math.max(0, Math.round((Date.now() - Date.parse(time.dateTime)) / 1000))} s ago`;
-  }, 1000);
+  addEventListener("pageshow", open);  // also after the first load
 }
+setInterval(() => {
+  for (const [name, html] of [...waiting]) replacePart(name, html);
+  for (const time of document.querySelectorAll("time.since"))
+    time.textContent = `${Math.max(0, Math.round((Date.now() - Date.parse(time.dateTime)) / 1000))} s ago`;
+}, 1000);
 
 // A link to a message that is on this page does not leave it.
 document.addEventListener("click", event => {
-  const link = event.target.closest("a");
-  if (!link || event.ctrlKey || event.metaKey || event.shiftKey || link.pathname !== live?.dataset.path) return;
-  if (!/^#(call|message)-\d+$/.test(link.hash) || !byId(link.hash.slice(1))) return;
+  const link = event.target.closest("a"), isOther = event.ctrlKey || event.metaKey || event.shiftKey;
+  if (isOther || !link || link.pathname !== live?.dataset.path || !/^#(call|message)-\d+$/.test(link.hash)) return;
+  if (!byId(link.hash.slice(1))) return;
   event.preventDefault();
   location.hash = link.hash;
 });
 
-// --- the slider
+// The slider, on the page of a session as it was.
+const slider = byId("slider"), play = byId("play");
+let shown = slider?.value, showing = false, playing = 0;
 
-let shown = Number(slider?.value), wanted = shown, playing = 0;
-
-async function showWanted() {
-  if (asking || wanted === shown) return;
-  asking = true;
+async function show(n) {
+  byId("event").value = slider.value = n;
+  if (slider.value === slider.max) stop();
+  if (showing) return;
   try {
-    const answer = await fetch(`${live.dataset.path}/fragments?at=${shown = wanted}`);
-    if (!answer.ok) throw new Error(answer.status);
-    const { parts, log: messages } = await answer.json();
-    for (const [name, html] of Object.entries(parts)) replacePart(name, html);
-    log.innerHTML = messages.join("");
-    history.replaceState(null, "", `${live.dataset.path}/at/${shown}`);
-  } catch { stop(); } finally { asking = false; setTimeout(showWanted); }
+    showing = true;
+    while (shown !== slider.value) {
+      const answer = await fetch(`${live.dataset.path}/fragments?at=${shown = slider.value}`);
+      const { parts, log: messages } = await answer.json();
+      for (const [name, html] of Object.entries(parts)) replacePart(name, html);
+      byId("log").innerHTML = messages.join("");
+      history.replaceState(null, "", `${live.dataset.path}/at/${shown}`);
+    }
+  } catch { stop(); } finally { showing = false; }
 }
 
-function move(n) {
-  wanted = Math.min(Math.max(n, 1), Number(slider.max));
-  slider.value = byId("event").value = wanted;
-  showWanted();
-  if (wanted === Number(slider.max)) stop();
-}
-
-function stop() {
-  clearInterval(playing);
-  playing = 0;
-  play.textContent = "Play";
-}
-
+const stop = () => { playing = clearInterval(playing); play.textContent = "Play"; };
 if (slider && live.dataset.layout === "replay") {
-  slider.addEventListener("input", () => move(Number(slider.value)));
+  slider.addEventListener("input", () => show(slider.value));
   play.hidden = matchMedia("(prefers-reduced-motion: reduce)").matches;
   play.addEventListener("click", () => {
     if (playing) return stop();
-    playing = setInterval(() => move(wanted + 1), 700);
+    playing = setInterval(() => show(Number(slider.value) + 1), 700);
     play.textContent = "Pause";
   });
 }
