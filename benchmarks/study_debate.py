@@ -24,8 +24,8 @@ from consilience.journal.sqlite import SqliteStore
 from consilience.protocols.debate import Debate, DebateReport
 from consilience.protocols.debate.moves import FIRM
 from consilience.protocols.debate.reasons import MIN_FLIPS
-from consilience.simulation import Interval, SimulatedModel, World, adjusted_rand, bootstrap, f1, plant
-from consilience.simulation.worlds import PROPOSITION
+from simulation import Interval, SimulatedModel, World, adjusted_rand, bootstrap, f1, plant
+from simulation.worlds import PROPOSITION
 from study_debaters import simulate
 
 REPORTED, DEVELOPED = 20_261_123, 1

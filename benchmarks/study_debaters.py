@@ -15,7 +15,7 @@ from typing import Any
 from consilience.domain.messages import JsonObject
 from consilience.models.port import ModelRequest
 from consilience.protocols.debate.moves import Side
-from consilience.simulation.worlds import PROPOSITION, Firm, Mind, World, opposite
+from simulation.worlds import PROPOSITION, Firm, Mind, World, opposite
 
 _ASKED = re.compile(r"^([pqc]\d+): (.+?) (?:YES|NO)\b", re.MULTILINE)
 _QUESTION = re.compile(r"\b[Ii]ts question[^:\n]*: (.+)$", re.MULTILINE)

@@ -32,7 +32,7 @@ from consilience.models.port import ModelRequest
 from consilience.models.scripted import ScriptedModel
 from consilience.protocols.baselines import Solo
 from consilience.protocols.decompose import Decompose
-from consilience.simulation.document_sets import ATTRIBUTES, DocumentSet, FactStatement, make_document_set
+from simulation.document_sets import ATTRIBUTES, DocumentSet, FactStatement, make_document_set
 
 TASK = "Where do these documents contradict each other?"
 HELD_OUT = range(2_000, 2_010)

@@ -32,7 +32,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("protocols", "protocols.*"),
     ("protocols._common", "reporting.formats"),
     ("protocol", "targets"),
-    ("engine", "simulation"),
+    ("engine",),
     ("models", "journal", "coordination", "reporting", "documents", "ui"),
     ("domain", "blocking"),
 )

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from cli.town import MODEL, TASK, Cli, Town, recorded, sensible
-from consilience.cli import sessions, setup
+from consilience.cli import setup
 from consilience.cli.event_lines import listing
-from consilience.domain.errors import Rejected, SettingsError
+from consilience.domain.errors import Rejected
 from consilience.domain.events import Noted
 from consilience.domain.paths import journal_path
 from consilience.journal.sqlite import SqliteStore
@@ -188,60 +187,6 @@ def test_events_are_listed_with_the_numbers_and_keys_a_fork_takes(cli: Cli, pare
 def test_listed_note_without_a_line_of_its_protocol_has_name_and_data() -> None:
     noted = Noted(seq=1, place="0", name="risk_named", data={"agent": "A1", "severity": 4})
     assert listing([noted])[0].endswith('noted risk_named: {"agent": "A1", "severity": 4}')
-
-
-def test_replay_speed_scales_the_display(cli: Cli, parent: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    slept: list[float] = []
-    play = sessions.play
-    monkeypatch.setattr(sessions, "play", lambda *a, **k: play(*a, **k, sleep=slept.append))
-    store = SqliteStore(journal_path())
-    events = store.read(parent)
-    store.close()
-    length = max(float(event.volatile.get("t") or 0) for event in events)
-    result = cli("replay", parent, "--speed", "0.5")
-    assert result.exit_code == 0
-    assert sum(slept) == pytest.approx(2 * length, abs=0.02)
-    keys = [line for line in result.stderr.splitlines() if line.startswith("round ")]
-    assert len(keys) == sum(event.type == "call_completed" for event in events)
-    assert "events matched" in result.stdout
-    assert cli("replay", parent, "--speed", "0").exit_code == 2
-    assert cli("replay", parent, "--speed", "2", "--step").exit_code == 2
-
-
-def test_replay_step_shows_replies_and_what_their_authors_read(
-    cli: Cli, parent: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    store = SqliteStore(journal_path())
-    events = store.read(parent)
-    sessions.step_through(events, store, ask=lambda prompt: "")
-    whole = capsys.readouterr().out
-    assert "“L2N1 thinks of round-1/leaf_respond/L2N1. The answer is yes.”" in whole
-    assert "key round-1/lateral/L2N1; had read: round-1/leaf_respond/L2N1 as A, round-1/leaf_respond/L2N2 as B" in whole
-    answers = iter(["", "q"])
-    sessions.step_through(events, store, ask=lambda prompt: next(answers))
-    assert len([line for line in capsys.readouterr().out.splitlines() if line[:5].strip().isdigit()]) == 2
-    store.close()
-    result = cli("replay", parent, "--step")
-    assert result.exit_code == 2
-    assert "consilience show ID --events" in result.stderr
-
-
-def test_replay_shows_call_starts_at_their_recorded_times() -> None:
-    from consilience.domain.events import CallCompleted
-
-    events = [
-        CallCompleted(key="a", agent="A", text="x", volatile={"t": 5.0, "s": 3.0}),
-        CallCompleted(key="b", agent="A", text="x", volatile={"t": 6.0, "s": 5.0}),
-    ]
-    order: list[tuple[float, str, str]] = [
-        (at, event.type, getattr(event, "key", "")) for at, event in sessions.timed(events)
-    ]
-    assert order == [
-        (1.0, "call_started", "b"), (2.0, "call_started", "a"), (5.0, "call_completed", "a"), (6.0, "call_completed", "b"),
-    ]  # fmt: skip
-    refuse: Callable[[], None] = lambda: sessions.play(events, title="t", speed=float("nan"))  # noqa: E731
-    with pytest.raises(SettingsError):
-        refuse()
 
 
 def test_resume_of_a_fork_counts_its_inherited_calls(cli: Cli, town: Town, parent: str) -> None:

@@ -29,10 +29,10 @@ from consilience.protocols.debate.scoring import (
     detect_coalitions,
     similarity,
 )
-from consilience.simulation import SimulatedModel, plant
-from consilience.simulation.worlds import PROPOSITION
 from consilience.testing import ScriptedModel
 from kit.debating import Debaters
+from simulation import SimulatedModel, plant
+from simulation.worlds import PROPOSITION
 from study_debaters import simulate
 
 pytestmark = pytest.mark.usefixtures("home")

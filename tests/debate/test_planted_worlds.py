@@ -9,8 +9,8 @@ import pytest
 import consilience
 from consilience import Debate, DebateReport
 from consilience.journal.sqlite import SqliteStore
-from consilience.simulation import SimulatedModel, World, plant
-from consilience.simulation.worlds import PROPOSITION
+from simulation import SimulatedModel, World, plant
+from simulation.worlds import PROPOSITION
 from study_debaters import simulate
 
 pytestmark = pytest.mark.usefixtures("home")

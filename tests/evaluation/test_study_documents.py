@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from consilience.simulation.document_sets import DocumentSet, make_document_set
+from simulation.document_sets import DocumentSet, make_document_set
 
 ROOT = Path(__file__).parents[2]
 

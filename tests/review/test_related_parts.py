@@ -12,9 +12,9 @@ from consilience.models.port import ModelRequest
 from consilience.models.scripted import ScriptedModel
 from consilience.protocols.review import Review
 from consilience.protocols.review.settings import ReviewType
-from consilience.simulation.document_sets import make_document_set
 from kit import runner
 from kit.reviewing import documents_of, finding, review, script
+from simulation.document_sets import make_document_set
 
 DOCUMENTS = make_document_set(3, tokens=14_000, documents=8, across=8, within=4)
 PAIRS = DOCUMENTS.of("across")

@@ -14,11 +14,11 @@ import pytest
 from cli.loopback import MODEL
 from consilience.domain.panels import load_panel
 from consilience.server.debate_multi import EVENTS, SEED_PERSONAS
-from consilience.simulation import SimulatedModel, plant
-from consilience.simulation.worlds import PROPOSITION
 from consilience.testing import ScriptedModel
 from kit.debating import Debaters
 from server.inprocess import Chat, chatting
+from simulation import SimulatedModel, plant
+from simulation.worlds import PROPOSITION
 from study_debaters import simulate
 
 BODY: dict[str, Any] = {

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict
 from enum import StrEnum
@@ -19,18 +19,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from consilience.cli.display import TICK_SECONDS, Display, RunProgress
 from consilience.cli.errors import notify, print_json, print_result, run_until_done
-from consilience.cli.event_lines import any_event_line, listing
+from consilience.cli.event_lines import listing
 from consilience.cli.options import Id, JsonOption, argument, new_app
 from consilience.domain.errors import SettingsError, UnknownName
-from consilience.domain.events import AnyEvent, CallCompleted, CallFailed, CallStarted, Ended, Event
 from consilience.domain.paths import check_home, journal_path
-from consilience.domain.prompt_parts import QuotedMessage, read_part
 from consilience.domain.report import Report
 from consilience.journal.store import Store
-from consilience.reporting.formatting import count, one_line, reply_text
-from consilience.reporting.session_state import call_seconds, fold_events
+from consilience.reporting.session_state import fold_events
 
 if TYPE_CHECKING:
     from consilience.engine.sent_prompts import SentPrompt
@@ -251,14 +247,9 @@ def open_in_browser(page: Path) -> str:
 @replay.command("replay")
 def _replay(
     id: Id,
-    speed: Annotated[float | None, typer.Option(help="Show the run N times as fast as it was.", metavar="N")] = None,
-    step: Annotated[bool, typer.Option("--step", help="Show the run event by event, waiting for a key.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Run a session again from its record, without network, and compare event by event."""
-    if (speed is not None) + step + as_json > 1:
-        raise SettingsError("--speed, --step and --json exclude each other", do="Give one of them.")
-
     from consilience.deliberation import Deliberation
 
     with user_store() as store:
@@ -274,10 +265,6 @@ def _replay(
         began = time.monotonic()
         report = run_until_done(Deliberation[Report](store=store).replay(session))
         seconds = time.monotonic() - began
-        if speed is not None:
-            play(events, title=f"{report.protocol} {session}, {speed:g} times as fast", speed=speed)
-        if step:
-            step_through(events, store)
     result = {
         "session": session,
         "events_matched": sum(event.canonical for event in events),
@@ -290,68 +277,6 @@ def _replay(
         f"(the run itself took {state.seconds:.1f} s). Same report: {report.digest()[:16]}…"
     )
     print_result(result, text, as_json=as_json)
-
-
-def play(events: Sequence[AnyEvent], *, title: str, speed: float, sleep: Callable[[float], None] = time.sleep) -> None:
-    """Show the events of a run with their original timing, `speed` times as fast. Raises `SettingsError` for an invalid speed."""
-    if not 0 < speed < float("inf"):
-        raise SettingsError(
-            f"invalid speed: {speed}", where="--speed", do="Give a number above 0; 1 is the original speed."
-        )
-    screen = Display(RunProgress(title=title))
-    try:
-        now = 0.0
-        for seconds, event in timed(events):
-            remaining = max(0.0, seconds - now) / speed
-            while remaining > 0:
-                sleep(min(TICK_SECONDS, remaining))
-                screen.tick()
-                remaining -= TICK_SECONDS
-            now = max(now, seconds)
-            screen.observe(event)
-        screen.tick()
-    finally:
-        screen.close()
-
-
-def timed(events: Iterable[AnyEvent]) -> list[tuple[float, Event]]:
-    """Return events with the second at which they were recorded, and the start of each call, computed from its duration."""
-    rows: list[tuple[float, int, Event]] = []
-    seconds = 0.0
-    for n, event in enumerate(events):
-        recorded = event.volatile.get("t")
-        seconds = float(recorded) if isinstance(recorded, int | float) else seconds
-        rows.append((seconds, 2 * n + 1, event))
-        sent = not (isinstance(event, CallFailed) and event.unsent)
-        if isinstance(event, Ended) and not event.inherited and sent:
-            started = CallStarted(
-                **{name: getattr(event, name) for name in ("place", "key", "agent", "phase", "attempt")}
-            )
-            rows.append((max(0.0, seconds - (call_seconds(event) or 0.0)), 2 * n, started))
-    return [(seconds, event) for seconds, _, event in sorted(rows, key=lambda row: row[:2])]
-
-
-def step_through(events: Sequence[AnyEvent], store: Store, *, ask: Callable[[str], str] = input) -> None:
-    """Show one event at a time with its reply and what the agent had read; Enter shows the next, q stops."""
-    if not sys.stdin.isatty() and ask is input:
-        raise SettingsError(
-            "--step waits for a key, and there is no terminal",
-            where="--step",
-            do="Leave it out, or list all events: consilience show ID --events.",
-        )
-    state = fold_events(events)
-    for n, event in enumerate(events, 1):
-        print(f"{event.seq:>5}  {any_event_line(event, state)}")
-        if isinstance(event, CallCompleted):
-            quoted = [part for part in map(read_part, store.prompt(event.prompt)) if isinstance(part, QuotedMessage)]
-            messages_read = ", ".join(f"{part.message} as {part.label}" for part in quoted) or "no messages"
-            print(f"       “{one_line(reply_text(store.text(event.text)), MAX_QUOTED_CHARS)}”")
-            print(f"       key {event.key}; had read: {messages_read}")
-        if n < len(events):
-            answer = ask(f"[{n} of {len(events)}] Enter: next, q: stop ")
-            if answer.strip().lower() in ("q", "quit"):
-                return
-    notify(f"End of the session: {count(len(events), 'event')}.")
 
 
 @diff.command("diff")

@@ -1,7 +1,7 @@
 """Planted worlds: agents with known beliefs, so that what a protocol finds can be compared with what is there."""
 
-from consilience.simulation.recovery import Interval, adjusted_rand, bootstrap, f1
-from consilience.simulation.worlds import Mind, SimulatedModel, Statement, World, plant
+from simulation.recovery import Interval, adjusted_rand, bootstrap, f1
+from simulation.worlds import Mind, SimulatedModel, Statement, World, plant
 
 __all__ = [
     "Interval",

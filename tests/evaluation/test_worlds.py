@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from consilience.simulation import adjusted_rand, bootstrap, f1, plant
-from consilience.simulation.worlds import PROPOSITION
+from simulation import adjusted_rand, bootstrap, f1, plant
+from simulation.worlds import PROPOSITION
 
 WORLDS = [plant(seed) for seed in range(40)]
 
