@@ -213,6 +213,6 @@ def home(tmp_path: Path, shared_weights: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.fixture(autouse=True)
-def forget_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+def forget_servers(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What servers answered is kept by address, and another test's server may get the same port."""
     monkeypatch.setattr("consilience.models.server_models._kept", {})

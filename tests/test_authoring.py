@@ -54,7 +54,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(installed), str(project)]
-    subprocess.run(pip, check=True, timeout=120)
+    subprocess.run(pip, check=True, timeout=300)
     (installed / "agent.py").write_text(FILES["agent.py"])
     return installed
 
@@ -63,7 +63,7 @@ def command(site: Path, *arguments: str, code: int = 0) -> str:
     source = str(Path(consilience.__file__).parent.parent)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(site), source])}
     program = [sys.executable, "-m", "consilience", *arguments]
-    done = forks.run(program, cwd=site, env=environment, capture_output=True, text=True, timeout=120)
+    done = forks.run(program, cwd=site, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout
 

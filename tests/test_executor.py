@@ -24,7 +24,7 @@ from consilience.models.port import Completion, ModelRequest
 from consilience.models.scripted import ScriptedModel
 from kit.full_disks import fill, free
 
-PATIENCE = 60
+PATIENCE = 300
 
 
 class Gated(ScriptedModel):

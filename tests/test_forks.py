@@ -14,7 +14,7 @@ import pytest
 
 from kit.forks import PYTHONPATH, Fork, on_terminal, run
 
-PATIENCE = 60.0
+PATIENCE = 300
 DESCRIBE = """
 import json, os, signal, sys, threading
 streams = {name: getattr(sys, name) for name in ("stdin", "stdout", "stderr")}

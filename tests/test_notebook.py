@@ -83,7 +83,7 @@ def test_report_returns_markdown_html_and_files(tmp_path: Path) -> None:
 
 
 def run(code: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
     return done.stdout.strip()
 
 

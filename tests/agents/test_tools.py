@@ -160,7 +160,7 @@ async def test_steps_of_a_failed_call_are_counted(tmp_path: Path, monkeypatch: p
 def process(journal: Path, directory: Path, how: str, fault: str = "") -> CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(TESTS), **({"CONSILIENCE_FAULT": fault} if fault else {})}
     command = [sys.executable, agents.tooled.__file__, str(journal), str(directory), how]
-    return forks.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    return forks.run(command, env=environment, capture_output=True, text=True, timeout=300)
 
 
 @pytest.mark.matrix(keep=2)

@@ -17,7 +17,7 @@ from typing import Any
 from kit import forks
 
 MODEL = "openai-chat:stub"
-PATIENCE = 60.0
+PATIENCE = 300
 
 Answer = Callable[[dict[str, Any], dict[str, str]], tuple[int, object]]
 """From a request's body and headers (names in lower case) to a status and a body."""

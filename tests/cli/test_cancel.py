@@ -15,7 +15,7 @@ from kit.forks import PYTHONPATH
 
 pytestmark = pytest.mark.processes
 
-PATIENCE = 60
+PATIENCE = 300
 VOTE = ("vote", "Is a bridge better than a ferry?", "--votes", "3")
 
 

@@ -14,7 +14,7 @@ from kit.forks import PYTHONPATH
 
 pytestmark = pytest.mark.processes
 
-PATIENCE = 60
+PATIENCE = 300
 COMMENT = "The ferry was sold in **March**."
 
 

@@ -386,7 +386,7 @@ def test_compare_after_ctrl_c_prints_how_to_continue(env: dict[str, str], here: 
         process = begin(*arguments, env=env, cwd=here)
         assert server.arrived.wait(60)
         process.send_signal(signal.SIGINT)
-        _, output = process.communicate(timeout=60)
+        _, output = process.communicate(timeout=300)
         assert process.returncode == 130
         assert "the same command continues from there" in " ".join(output.split())
         server.open.set()

@@ -150,7 +150,7 @@ def test_interrupt_acts_while_a_hostile_pattern_runs_and_no_reply_is_paid_again(
         process = begin_command(*run, env=env, cwd=here)
         store = store_with_replies(votes)
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=300)
         (session,) = store.sessions()
         assert process.returncode == 130, err
         assert not any(isinstance(event, SessionFinished) for event in store.read(session))
@@ -176,7 +176,7 @@ def test_second_command_on_a_session_names_its_holder(
         shown = command("show", session, env=env, cwd=here)
         removed = command("sessions", "rm", session, "--yes", env=env, cwd=here)
         server.open.set()
-        out, err = first.communicate(timeout=60)
+        out, err = first.communicate(timeout=300)
     holder = f"process {first.pid} on {socket.gethostname()}"
     assert first.returncode == 0, err
     assert "yes" in out

@@ -33,7 +33,7 @@ def kept(home: Path) -> Path:
 def process(*arguments: str, home: Path, **options: Any) -> CompletedProcess[bytes]:
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": PYTHONPATH, "CONSILIENCE_HOME": str(home)}
     command = [sys.executable, "-m", "consilience", *arguments]
-    return forks.run(command, env=environment, timeout=60, **options)
+    return forks.run(command, env=environment, timeout=300, **options)
 
 
 def is_report(data: bytes | str) -> bool:

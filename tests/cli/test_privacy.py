@@ -227,7 +227,7 @@ def test_debug_log_contains_no_key_and_enables_no_other_logger(
             cwd=here,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
             check=False,
         )
         assert server.asked
@@ -257,7 +257,7 @@ def test_all_written_files_are_private(env: dict[str, str | None], here: Path) -
                 env=as_process(env, **more),
                 cwd=here,
                 capture_output=True,
-                timeout=60,
+                timeout=300,
                 check=False,
             )
             written = [

@@ -339,6 +339,6 @@ def test_wrong_entry_point_is_named_with_its_package(target: str, problem: str, 
     env = {**os.environ, "PYTHONPATH": str(tmp_path)}
     for arguments in (["broken", "Why?"], ["doctor"]):
         command = [sys.executable, "-m", "consilience", *arguments]
-        done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300, check=False)
         assert done.returncode == 2
         assert says in (done.stdout if arguments == ["doctor"] else done.stderr)

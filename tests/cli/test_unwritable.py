@@ -52,7 +52,7 @@ def commands(how: str, arguments: Sequence[Sequence[str]], home: Path) -> list[D
         capture_output=True,
         text=True,
         env={"PATH": os.environ["PATH"], "PYTHONPATH": PYTHONPATH, "CONSILIENCE_HOME": str(home)},
-        timeout=60,
+        timeout=300,
     )
     if done.stderr.strip() == "cannot":
         pytest.skip("root may write anywhere here")

@@ -370,7 +370,7 @@ def test_class_defined_in_a_script_package_or_prompt_runs_resumes_and_replays(
         command = ["-c", dedent(MINE + CALL)]
     ran = []
     for what in ("run", "resume", "replay"):
-        done = forks.run([sys.executable, *command, what], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        done = forks.run([sys.executable, *command, what], cwd=tmp_path, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr
         ran.append(done.stdout)
     assert len({line.split()[0] for line in ran}) == 1

@@ -109,9 +109,9 @@ def test_find_in_repetitive_text_takes_linear_time(words: str) -> None:
     """Naive search compares a long quotation at each position: 10 s here for a text of 400 kB."""
     text = replace(document(*["a" * 80] * 5_000), name="repetitive")
     assert text.find("zz", 1) is None  # bring to normal form
-    start = time.perf_counter()
+    start = time.process_time()
     assert text.find(words, 2_500) is None
-    assert time.perf_counter() - start < 1.0
+    assert time.process_time() - start < 5.0
 
 
 @pytest.mark.parametrize(

@@ -137,7 +137,7 @@ def test_wellformed_object_counts_before_a_mended_one() -> None:
     ["{'a': [", "{a: {", "{ // x\n", "<|channel|>", "[THINK]", "[/THINK] ", "<|im_end|>", "</s> ", "\x1b]0;", "{'a' "],
 )
 def test_hostile_marks_are_read_in_linear_time(piece: str) -> None:
-    begin = time.perf_counter()
+    begin = time.process_time()
     with contextlib.suppress(Malformed):
         parse_reply(piece * 30_000, View)
-    assert time.perf_counter() - begin < 5
+    assert time.process_time() - begin < 5

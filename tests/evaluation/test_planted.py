@@ -200,7 +200,7 @@ def test_score_matches_a_finding_in_prose_only_by_words_of_the_place(planted: Mo
 
 def study(*options: str | Path) -> CompletedProcess[str]:
     command = [sys.executable, "benchmarks/study_review.py", *map(str, options)]
-    return forks.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    return forks.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
 
 
 def test_study_command_scores_a_finished_report(planted: ModuleType, tmp_path: Path) -> None:

@@ -184,7 +184,7 @@ asyncio.run(compare("Is it so?", [Alone()], models=model, store=SqliteStore(sys.
 
 def killed_in_a_call(journal: Path) -> None:
     tests = Path(__file__).parents[1]
-    done = forks.run([sys.executable, "-c", KILLED, str(journal)], timeout=60, cwd=tests)
+    done = forks.run([sys.executable, "-c", KILLED, str(journal)], timeout=300, cwd=tests)
     assert done.returncode == 9
 
 

@@ -59,7 +59,7 @@ def posting(path: Path) -> list[forks.Fork]:
 
 def finished(processes: list[forks.Fork]) -> None:
     for process in processes:
-        _, error = process.communicate(timeout=120)
+        _, error = process.communicate(timeout=300)
         assert process.returncode == 0, error
 
 
@@ -112,11 +112,11 @@ async def test_letters_are_taken_once_and_in_order_by_processes_that_are_killed(
         if lines:
             break
         taker.send_signal(signal.SIGKILL)
-        taker.communicate(timeout=120)
+        taker.communicate(timeout=300)
         kills += 1
         taker = forks.Fork(command, stdout=PIPE, stderr=PIPE, text=True)
         assert taker.stdout is not None
-    _, error = taker.communicate(timeout=120)
+    _, error = taker.communicate(timeout=300)
     assert taker.returncode == 0, error
     finished(senders)
     assert kills, "the first taker held the session before the first letter was posted"

@@ -68,7 +68,7 @@ def rows(store: SqliteStore) -> list[str]:
 async def test_events_observed_before_a_kill_are_in_the_resumed_journal(last: int, tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     with start(RUN, path, last) as process:
-        shown, _ = process.communicate(timeout=60)
+        shown, _ = process.communicate(timeout=300)
     assert process.returncode == -signal.SIGKILL
     lines = [line.rstrip() for line in shown.splitlines()]
     store = SqliteStore(path)
@@ -76,7 +76,7 @@ async def test_events_observed_before_a_kill_are_in_the_resumed_journal(last: in
     assert rows(store)[:last] == lines, "an event was shown before its commit"
     tail = start(TAIL, path)
     await runner.resume("s", store=store, models=ScriptedModel(CASE.script))
-    seen, _ = await asyncio.to_thread(tail.communicate, timeout=60)
+    seen, _ = await asyncio.to_thread(tail.communicate, timeout=300)
     assert [line.rstrip() for line in seen.splitlines()] == rows(store)
     assert rows(store)[:last] == lines
     store.close()

@@ -71,7 +71,7 @@ def test_journal_of_schema_3_is_migrated_once_by_processes_that_open_it_together
         forks.Fork([sys.executable, "-c", program, str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         for _ in range(4)
     ]
-    ended = [process.communicate(timeout=60) for process in opening]
+    ended = [process.communicate(timeout=300) for process in opening]
     assert {process.returncode for process in opening} == {0}, ended
     assert len({out for out, _ in ended}) == 1
 
@@ -91,7 +91,7 @@ sqlite_open.TABLES = Killing(sqlite_open.TABLES)
 SqliteStore(sys.argv[1])
 """
     path = tmp_path / "journal.db"
-    done = forks.run([sys.executable, "-c", program, str(path)], capture_output=True, timeout=60)
+    done = forks.run([sys.executable, "-c", program, str(path)], capture_output=True, timeout=300)
     assert done.returncode == -signal.SIGKILL, done.stderr
     with closing(sqlite3.connect(path)) as db:
         assert db.execute("SELECT name FROM sqlite_master").fetchall() == []
@@ -161,7 +161,7 @@ def test_journal_of_an_older_schema_that_cannot_be_written_is_not_called_too_old
         "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY)); "
         "from consilience.journal.sqlite import SqliteStore; SqliteStore(sys.argv[1])"
     )
-    opened = forks.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, timeout=60)
+    opened = forks.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, timeout=300)
     assert (opened.returncode, "Free space or rights" in opened.stderr) == (1, True), opened.stderr
     assert "Move it away" not in opened.stderr
     SqliteStore(path).close()

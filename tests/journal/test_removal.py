@@ -136,7 +136,7 @@ except StoreUnusable as error:
 def process(program: str, journal: Path, *arguments: str) -> CompletedProcess[str]:
     command = [sys.executable, "-c", program, str(journal), *arguments]
     env = {**os.environ, "PYTHONPATH": PYTHONPATH}
-    return forks.run(command, env=env, capture_output=True, text=True, timeout=60)
+    return forks.run(command, env=env, capture_output=True, text=True, timeout=300)
 
 
 async def test_removal_killed_midway_is_atomic_and_the_next_wipes_the_rest(tmp_path: Path) -> None:

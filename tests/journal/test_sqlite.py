@@ -106,7 +106,7 @@ sys.stdin.read() if sys.argv[2] != "0" else os._exit(0)
 def test_lease_refusal_names_the_current_holder(store: SqliteStore, tmp_path: Path) -> None:
     store.create("s").release()
     command = [sys.executable, "-c", HOLD_LEASE, str(tmp_path / "journal.db")]
-    ended = forks.run([*command, "0"], capture_output=True, text=True, check=True, timeout=60).stdout.split()
+    ended = forks.run([*command, "0"], capture_output=True, text=True, check=True, timeout=300).stdout.split()
     with forks.Fork([*command, "0.6"], stdin=PIPE, stdout=PIPE, text=True) as holder:
         assert holder.stdout
         assert holder.stdin
@@ -124,7 +124,7 @@ def test_lease_without_a_recorded_holder_does_not_name_an_ended_process(
     monkeypatch.setattr("consilience.journal.lease.HOLDER_SECONDS", 0.05)
     store.create("s").release()
     command = [sys.executable, "-c", HOLD_LEASE, str(tmp_path / "journal.db"), "0"]
-    forks.run(command, capture_output=True, check=True, timeout=60)
+    forks.run(command, capture_output=True, check=True, timeout=300)
     lease = SqliteStore(tmp_path / "journal.db").lease("s")
     assert lease.acquire()
     assert store.holder("s") == "another process"

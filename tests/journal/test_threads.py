@@ -40,7 +40,7 @@ assert store.texts([text_id(text) for text in long]) == {text_id(text): text for
 
 def test_reading_during_long_writes_does_not_deadlock() -> None:
     """In a process of its own: threads that wait for each other inside the database hold the interpreter, too."""
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
 
 

@@ -27,7 +27,7 @@ from kit.forks import Fork
 from kit.runs import TASK, seated, to_the_end
 
 CHILD = "from kit.processes import main; main()"
-PATIENCE = 120
+PATIENCE = 300
 """Seconds after which a child that hangs is ended."""
 
 

@@ -93,7 +93,7 @@ def env(tmp_path: Path, home: Path) -> dict[str, str]:
 
 def command(env: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
     program = [sys.executable, "-m", "consilience", *arguments]
-    return forks.run(program, env=env, cwd=env["HOME"], capture_output=True, text=True, timeout=60)
+    return forks.run(program, env=env, cwd=env["HOME"], capture_output=True, text=True, timeout=300)
 
 
 def test_model_of_an_added_kind_runs_at_its_price_and_replays(env: dict[str, str]) -> None:

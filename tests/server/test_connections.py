@@ -25,7 +25,7 @@ from consilience.server.callers import LOCAL
 from consilience.server.service import Sessions
 from consilience.server.settings import ServerSettings
 
-PATIENCE = 60
+PATIENCE = 300
 
 
 @pytest.fixture

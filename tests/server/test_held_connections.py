@@ -15,7 +15,7 @@ from uvicorn.server import ServerState
 from consilience.server import connections
 from consilience.server.connections import BoundedConnection, drop_stalled, max_connections
 
-PATIENCE = 60
+PATIENCE = 300
 REQUEST = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
 
 Address = tuple[str, int]

@@ -207,9 +207,9 @@ def test_ignore_pattern_with_many_stars_takes_little_time(tmp_path: Path) -> Non
     repository = Repository(tmp_path / "top")
     stars = f"{'a*' * 60}b\n{'**/a/' * 40}b\n{' ' * 100_000}x\n{'*a' * 100_000}\n"
     repository.write({".gitignore": stars, "a" * 200: "x\n", "/".join(["a"] * 100): "x\n"})
-    began = time.monotonic()
+    began = time.process_time()
     assert len(names(read(repository.path))) == 2
-    assert time.monotonic() - began < 10
+    assert time.process_time() - began < 10
 
 
 def test_ignore_file_does_not_apply_to_its_own_directory(tmp_path: Path) -> None:
