@@ -424,8 +424,8 @@ class _Tools:
     async def _wait(
         self, ctx: Context[Any, Any], sessions: Sessions, session: str, seconds: float, *, seen: int = 0
     ) -> None:
-        """Wait until a session ends, is interrupted or waits for a person, at most so long. Tell each reply and check after the event
-        `seen` as progress."""
+        """Wait until a session ends, is interrupted or waits for a person, at most so long. Tell as progress what comes after the
+        event `seen`."""
         from consilience.domain.events import SessionParked
         from consilience.reporting.event_lines import event_line
         from consilience.reporting.session_state import SessionState
