@@ -26,7 +26,9 @@ def test_benchmark_group_runs_and_writes_its_figures(tmp_path: Path) -> None:
 def test_benchmark_command_imports_every_benchmark_module() -> None:
     code = "import sys, run; print(*sorted(sys.modules))"
     env = {**os.environ, "PYTHONPATH": str(ROOT / "benchmarks")}
-    ran = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=300, check=False)
+    ran = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=300, check=False
+    )
     assert ran.returncode == 0, ran.stderr
     modules = {path.stem for path in (ROOT / "benchmarks").glob("*.py") if not path.stem.startswith("study_")}
     assert modules <= set(ran.stdout.split())

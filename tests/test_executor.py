@@ -122,6 +122,23 @@ def test_cancel_ends_running_and_queued_sessions(store: SqliteStore) -> None:
         executor.cancel("running")
 
 
+def test_session_that_is_removed_while_it_waits_is_passed_over_in_silence(
+    store: SqliteStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    model, ended = Gated(), []
+    prepared(store, model, "running", "removed", "last")
+    with LocalExecutor(
+        store, running=1, model=model, on_end=lambda session, outcome: ended.append(session)
+    ) as executor:
+        assert model.until_asked(1) == ["running"]
+        store.admin.remove(["removed"])
+        model.let("all")
+        assert executor.join(PATIENCE)
+    assert ended == ["running", "last"]
+    assert stops(store) == dict.fromkeys(("running", "last"), StopReason.SETTLED)
+    assert caplog.records == []
+
+
 def test_cancelled_session_is_ended_while_others_fill_the_executor_and_the_allowance(store: SqliteStore) -> None:
     model, ended = Gated(), threading.Event()
     accounts = SqliteAccounts(lambda owner: Allowance(running=1))

@@ -20,6 +20,7 @@ from consilience.domain.errors import (
     SessionBusy,
     SessionWaiting,
     StoreUnusable,
+    UnknownName,
     UserError,
 )
 from consilience.domain.events import SessionFinished, SessionStarted
@@ -235,10 +236,11 @@ class LocalExecutor:
 
     async def _run(self, session: str, since: float | None) -> None:
         """Run a session that has been waiting `since` then."""
-        outcome: Report | BaseException
+        outcome: Report | BaseException | None = None
         try:
-            owned = self._store.of(self._store.owner(session))  # replies are reused among its owner's sessions only
-            outcome = await replace(self._deliberation, store=owned).resume(session)
+            if (owner := self._owner(session)) is not None:
+                owned = self._store.of(owner)  # replies are reused among its owner's sessions only
+                outcome = await replace(self._deliberation, store=owned).resume(session)
         except OverAllowance as over:
             outcome = over
         except CommitFailed as error:
@@ -267,10 +269,18 @@ class LocalExecutor:
         else:
             self._setbacks.pop(session, None)
             self._retry_held()
-            self._report(session, outcome)
+            if outcome is not None:
+                self._report(session, outcome)
         self._fill()
         with self._idle:
             self._idle.notify_all()
+
+    def _owner(self, session: str) -> str | None:
+        """Return whose a session is; None for one that was removed while it waited."""
+        try:
+            return self._store.owner(session)
+        except UnknownName:
+            return None
 
     def _report(self, session: str, outcome: Report | BaseException) -> None:
         if self._on_end is not None:

@@ -27,6 +27,7 @@ from consilience.engine.sizes import CallSizes
 from consilience.engine.sources import number_documents
 from consilience.engine.templates import INSTRUCTIONS, Templates
 from consilience.model_words import key_notes, thinking_words, window_words
+from consilience.models.connections import Connections
 from consilience.models.endpoints import Endpoints
 from consilience.models.facts import ModelFacts
 from consilience.models.registry import Choice, PersonName, ProgramName, WorkspaceName, paid, parse
@@ -278,8 +279,11 @@ def links(names: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(link for name in names for link in model_names.links(name)))
 
 
-def check_models(names: Iterable[str], known: Endpoints, *, keys: bool, origin: str = "") -> None:
-    """Raise `UserError` for an invalid model name and, with `keys`, for a model without its key. Does not use the network.
+def check_models(
+    names: Iterable[str], known: Endpoints, *, keys: bool, origin: str = "", connections: Connections | None = None
+) -> None:
+    """Raise `UserError` for an invalid model name, with `keys` for a model without its key, and with `connections`, which keep what
+    is opened for it, for a model without its client library. Does not use the network.
 
     `origin` is where the name was found, if not on the command line.
     """
@@ -294,6 +298,8 @@ def check_models(names: Iterable[str], known: Endpoints, *, keys: bool, origin: 
                     open_seat(name)  # raises the error that names the problem
                 else:
                     name.check(keys=keys)
+                    if connections is not None:
+                        name.check_library(connections)
         except UserError as error:
             if error.place() or not origin:
                 raise

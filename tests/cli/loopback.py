@@ -113,17 +113,21 @@ def provider(answer: Answer = prose, listing: object = None, key: str = "") -> I
         thread.join()
 
 
-LIMITED = """
+LIMIT = """
 import resource
 resource.setrlimit(resource.RLIMIT_FSIZE, ({most}, resource.RLIM_INFINITY))
+"""
+MAIN = """
 from consilience.cli.main import main
 main()
 """
 
 
-def begin(*arguments: str, env: dict[str, str], cwd: Path, most: int | None = None) -> forks.Fork:
-    """The real command, as a process with exactly this environment, whose files may have `most` bytes each."""
-    program = ["-m", "consilience"] if most is None else ["-c", LIMITED.format(most=most)]
+def begin(*arguments: str, env: dict[str, str], cwd: Path, most: int | None = None, before: str = "") -> forks.Fork:
+    """The real command, as a process with exactly this environment, whose files may have `most` bytes each, and which runs the code
+    `before` first."""
+    before = before if most is None else LIMIT.format(most=most) + before
+    program = ["-c", before + MAIN] if before else ["-m", "consilience"]
     command = [sys.executable, *program, *arguments]
     return forks.Fork(command, env=env, cwd=cwd, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True)
 

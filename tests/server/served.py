@@ -145,11 +145,11 @@ def environment_of(home: Path, provider: Provider, **more: str) -> dict[str, str
 
 @contextmanager
 def serving(
-    home: Path, provider: Provider, *options: str, most: int | None = None, **variables: str
+    home: Path, provider: Provider, *options: str, most: int | None = None, before: str = "", **variables: str
 ) -> Iterator[Served]:
-    """Run `consilience serve` while the block runs; `most` as in `cli.loopback.begin`."""
+    """Run `consilience serve` while the block runs; `most` and `before` as in `cli.loopback.begin`."""
     env = environment_of(home, provider, **variables)
-    process = begin("serve", "--port", "0", "--model", MODEL, *options, env=env, cwd=home, most=most)
+    process = begin("serve", "--port", "0", "--model", MODEL, *options, env=env, cwd=home, most=most, before=before)
     try:
         assert process.stdout is not None
         line = process.stdout.readline()

@@ -17,7 +17,7 @@ import pytest
 
 from cli.loopback import MODEL, Provider, environment, prose, provider
 from consilience.reporting.record import read_record
-from consilience.server import turns
+from consilience.server import joins
 from consilience.server.chat_bodies import HELPER_TOKENS
 from consilience.server.settings import Preset, ServerSettings
 from consilience.testing import ScriptedModel
@@ -145,7 +145,7 @@ def test_a_request_repeated_after_the_time_of_joining_is_a_new_session(
     server: Chat, there: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = complete(server)
-    monkeypatch.setattr(turns, "JOIN_SECONDS", -1)
+    monkeypatch.setattr(joins, "JOIN_SECONDS", -1)
     second = complete(server)
     assert session_of(first) != session_of(second)
     assert len(there.asked) == 2 * VOTES

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -24,7 +25,7 @@ from mcp import Client as OfficialClient
 from mcp.client.extension import ClaimContext, ClientExtension, ResultClaim
 from mcp.client.stdio import StdioServerParameters
 
-from cli.loopback import MODEL, PATIENCE, Provider, environment, provider
+from cli.loopback import MODEL, PATIENCE, Provider, environment, prose, provider
 from consilience.server.app import build_app
 from consilience.server.run import serving
 from consilience.server.settings import ServerSettings
@@ -118,6 +119,92 @@ async def test_a_tool_that_is_not_waited_for_returns_a_handle_and_status_the_res
         result = await agent.call_tool("status", {"session": session, "wait_s": PATIENCE})
     assert text_of(result).startswith("**Finished")
     assert len(model.asked) == 3
+
+
+def reading(body: dict[str, Any], headers: dict[str, str]) -> tuple[int, Any]:
+    """Prose, and of a task that it is a plain question."""
+    status, answer = prose(body, headers)
+    if body.get("response_format"):
+        content = {"kind": "answer", "divides": False, "record": False, "shape": "one", "why": "It is asked plainly."}
+        answer["choices"][0]["message"]["content"] = json.dumps(content)  # type: ignore[index]
+    return status, answer
+
+
+@pytest.fixture
+def reader() -> Iterator[Provider]:
+    with provider(reading) as found:
+        yield found
+
+
+async def test_ask_waits_no_longer_than_it_is_told_while_a_model_reads_the_task(reader: Provider, home: Path) -> None:
+    ask = {"task": "Should the club meet weekly?", "wait_s": 0}
+    reader.open.clear()
+    async with client(reader) as agent:
+        handle = text_of(await agent.call_tool("ask", ask))
+        session = handle.partition("session ")[2].partition(",")[0]
+        assert handle.startswith(f"Running: session {session}, a model reads the task")
+        assert f'status(session="{session}"' in handle
+        again = [await agent.call_tool("ask", ask), await agent.call_tool("status", {"session": session})]
+        assert [text_of(result).partition(",")[0] for result in again] == [f"Running: session {session}"] * 2
+        reader.open.set()
+        result = await agent.call_tool("status", {"session": session, "wait_s": PATIENCE})
+        paid = len(reader.asked)
+        joined = await agent.call_tool("ask", ask)
+    assert text_of(result).startswith("**Finished")
+    assert text_of(joined).startswith("Chosen: ")
+    assert text_of(joined).endswith(text_of(result))
+    assert len(reader.asked) == paid
+    assert {(row["protocol"], row["session"] == session) for row in sessions_of()} == {
+        ("choose", False),
+        ("solo", True),
+    }
+
+
+async def test_ask_that_is_cancelled_while_a_model_reads_the_task_begins_nothing(reader: Provider, home: Path) -> None:
+    ask = {"task": "Should the club meet weekly?", "wait_s": 0}
+    reader.open.clear()
+    async with client(reader) as agent:
+        handle = text_of(await agent.call_tool("ask", ask))
+        session = handle.partition("session ")[2].partition(",")[0]
+        await agent.call_tool("cancel", {"session": session})
+        ended = await agent.call_tool("status", {"session": session, "wait_s": PATIENCE}, raise_on_error=False)
+        later = await agent.call_tool("status", {"session": session})
+        assert [row["protocol"] for row in sessions_of()] == ["choose"]
+        reader.open.set()
+        result = await agent.call_tool("ask", {**ask, "wait_s": PATIENCE})
+    assert "cancelled" in text_of(ended)
+    assert text_of(later).startswith(f"Session {session} was not begun")
+    assert "**Finished" in text_of(result)
+
+
+async def test_ask_goes_on_after_the_death_of_the_server_that_read_the_task(reader: Provider, home: Path) -> None:
+    ask = {"task": "Should the club meet weekly?", "wait_s": 0}
+    reader.open.clear()
+    transport = StdioTransport(COMMAND, ["mcp", "--model", MODEL], env=environment_of(reader), keep_alive=False)
+    agent = Client(transport, init_timeout=PATIENCE)
+    await agent.__aenter__()
+    handle = text_of(await agent.call_tool("ask", ask))
+    session = handle.partition("session ")[2].partition(",")[0]
+    await asyncio.to_thread(reader.arrived.wait, PATIENCE)
+    os.kill(server_of(sessions_of()[0]["session"]), signal.SIGKILL)
+    with pytest.raises(Exception):  # noqa: B017, PT011  each client has its own for a server that is gone
+        await agent.call_tool("status", {"session": session})
+    reader.open.set()
+    async with client(reader) as another:
+        lost = await another.call_tool("status", {"session": session})
+        result = await another.call_tool("ask", {**ask, "wait_s": PATIENCE})
+    assert text_of(lost).startswith(f"Session {session} was not begun")
+    assert f"session {session}" in text_of(result).lower()
+    assert "**Finished" in text_of(result)
+    assert len(sessions_of()) == 2
+
+
+async def test_the_same_call_joins_the_session_of_the_first_and_is_paid_once(model: Provider, home: Path) -> None:
+    async with client(model) as agent:
+        results = [await agent.call_tool("deliberate", VOTE) for _ in range(2)]
+        other = await agent.call_tool("deliberate", {**VOTE, "task": "Should the club meet monthly?"})
+    assert text_of(results[0]) == text_of(results[1]) != text_of(other)
+    assert len(model.asked) == 2 * 3
 
 
 async def test_a_cancelled_session_ends_with_a_report(model: Provider, home: Path) -> None:
@@ -283,6 +370,32 @@ async def test_a_client_that_knows_tasks_gets_the_session_as_a_task(model: Provi
     assert text_of(result).startswith("**Finished")
 
 
+async def test_a_task_is_worked_on_while_a_model_reads_what_is_asked(reader: Provider, home: Path) -> None:
+    reader.open.clear()
+    follows = Follows()
+    async with official(reader, follows) as agent:
+        asked = asyncio.ensure_future(agent.call_tool("ask", {"task": "Should the club meet weekly?"}))
+        await asyncio.to_thread(reader.arrived.wait, PATIENCE)
+        reader.open.set()
+        result = await asked
+    assert follows.statuses == ["working", "completed"]
+    assert text_of(result).startswith("**Finished")
+
+
+async def test_a_task_that_is_cancelled_while_a_model_reads_what_is_asked(reader: Provider, home: Path) -> None:
+    class Cancels(Follows):
+        async def resolve(self, task: TaskHandle, context: ClaimContext) -> mcp_types.CallToolResult:
+            await context.session.send_request(request("tasks/cancel", taskId=task.task_id), mcp_types.Result)
+            return await super().resolve(task, context)
+
+    reader.open.clear()
+    follows = Cancels()
+    async with official(reader, follows) as agent:
+        result = await agent.call_tool("ask", {"task": "Should the club meet weekly?"})
+    assert follows.statuses == ["working", "cancelled"]
+    assert result.is_error
+
+
 async def test_a_task_asks_a_person_and_goes_on_with_the_answer(model: Provider, home: Path) -> None:
     follows = Follows("I vote for the weekly meeting.")
     async with official(model, follows) as agent:
@@ -323,6 +436,58 @@ def listening(app: Any) -> Iterator[str]:
     finally:
         server.should_exit = True
         thread.join()
+
+
+@pytest.mark.parametrize(
+    ("named", "words"),
+    [
+        ("groq:llama-3.3-70b-versatile", "Run: pip install 'pydantic-ai-slim[groq]'"),
+        ("openai:gpt-5-mini", "Set OPENAI_API_KEY"),
+    ],
+)
+def test_model_that_cannot_be_asked_is_warned_of_at_the_start_and_refused_by_the_first_tool(
+    named: str, words: str, home: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "groq.py").write_text("raise ModuleNotFoundError('No module', name='groq')")
+    env = {**os.environ, "PYTHONPATH": str(tmp_path), "GROQ_API_KEY": "k"}
+    command = [COMMAND, "mcp", "--model", named]
+    with subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as started:
+        assert started.stderr is not None
+        assert words in started.stderr.readline()
+        started.kill()
+
+    async def call() -> Any:
+        transport = StdioTransport(command[0], command[1:], env=env, keep_alive=False)
+        async with Client(transport, init_timeout=PATIENCE) as agent:
+            return await agent.call_tool("deliberate", VOTE, raise_on_error=False)
+
+    result = asyncio.run(call())
+    assert result.is_error
+    assert words in text_of(result)
+    assert sessions_of() == []
+
+
+async def test_a_run_that_fails_is_told_and_the_same_call_goes_on(model: Provider, home: Path) -> None:
+    file = home / "journal.db"
+    model.open.clear()
+    async with client(model) as agent:
+        handle = text_of(await agent.call_tool("deliberate", {**VOTE, "wait_s": 0}))
+        session = handle.partition("session ")[2].partition(",")[0]
+        await asyncio.to_thread(model.arrived.wait, PATIENCE)
+        writing = sqlite3.connect(file)
+        with writing:
+            writing.execute(
+                "CREATE TRIGGER full BEFORE INSERT ON events BEGIN SELECT RAISE(ABORT, 'the disk is full'); END"
+            )
+        model.open.set()
+        told = await agent.call_tool("status", {"session": session, "wait_s": PATIENCE})
+        with writing:
+            writing.execute("DROP TRIGGER full")
+        writing.close()
+        result = await agent.call_tool("deliberate", {**VOTE, "wait_s": PATIENCE})
+    assert text_of(told).startswith(f"Interrupted: session {session}")
+    assert "the disk is full" in text_of(told)
+    assert text_of(result).startswith("**Finished")
 
 
 def test_the_list_of_tools_waits_for_nothing_heavy(home: Path) -> None:

@@ -303,6 +303,16 @@ def test_missing_extra_is_named(tmp_path: Path) -> None:
     assert "pip install 'consilience[server]'" in done.stderr
 
 
+def test_model_whose_client_library_is_missing_is_refused_at_the_start(tmp_path: Path) -> None:
+    (tmp_path / "groq.py").write_text("raise ModuleNotFoundError('No module', name='groq')")
+    path = f"{tmp_path}{os.pathsep}{PYTHONPATH}"
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": path, "HOME": str(tmp_path), "GROQ_API_KEY": "k"}
+    command = [sys.executable, "-m", "consilience", "serve", "--port", "0", "--model", "groq:llama-3.3-70b-versatile"]
+    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "Run: pip install 'pydantic-ai-slim[groq]'" in done.stderr
+
+
 def test_help_of_serve_imports_neither_the_server_nor_what_runs_sessions(tmp_path: Path) -> None:
     program = "import sys; from consilience.cli.main import app; app(['serve', '--help'], standalone_mode=False); "
     heavy = ("fastapi", "uvicorn", "pydantic_ai", "sqlite3", "consilience.cli.errors", "consilience.domain.validation")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,12 +11,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from consilience.cli.options import EnvFile, new_app
-from consilience.domain.errors import SettingsError, UnavailableModel
+from consilience.domain.errors import SettingsError, UnavailableModel, UserError
 
 if TYPE_CHECKING:
     from consilience.server.service import Sessions
 
 mcp = new_app()
+
+CHECK_AFTER_SECONDS = 2.0
+"""When the models are checked: after the client's first requests, since it imports what is heavy."""
 
 
 @mcp.command("mcp")
@@ -55,16 +59,27 @@ def _mcp(
     bound = config.confirm_above if max_cost is None else max_cost
     stack = ExitStack()
 
-    def enter() -> Sessions:
+    def named() -> tuple[str, ...]:
         from consilience.cli.settings import default_model
         from consilience.models.registry import canonical_name
-        from consilience.planning import check_models
+
+        return tuple(canonical_name(name) for name in models or [default_model(config).name])
+
+    def enter() -> Sessions:
         from consilience.server.run import serving
         from consilience.server.settings import ServerSettings
 
-        names = [canonical_name(name) for name in models or [default_model(config).name]]
-        check_models(names, config.endpoints, keys=True)
-        return stack.enter_context(serving(ServerSettings(models=tuple(names)), config.endpoints))
+        return stack.enter_context(serving(ServerSettings(models=named()), config.endpoints))
+
+    def warn() -> None:
+        """Print at once, for the log that clients keep of a server, what the first tool would refuse."""
+        from consilience.models.connections import Connections
+        from consilience.planning import check_models
+
+        try:
+            check_models(named(), config.endpoints, keys=True, connections=Connections())
+        except UserError as error:
+            typer.echo(f"Warning: tools that begin a session will be refused: {error}", err=True)
 
     opening = asyncio.Lock()
     opened: list[Sessions] = []
@@ -75,5 +90,8 @@ def _mcp(
                 opened.append(await asyncio.to_thread(enter))
         return opened[0]
 
+    checking = threading.Timer(CHECK_AFTER_SECONDS, warn)
+    checking.daemon = True
+    checking.start()
     with stack:
         build_mcp(ToolFace(sessions, lambda request: LOCAL, root, bound)).run("stdio")

@@ -58,6 +58,10 @@ class Name:
         """Raise a `UserError` for an invalid name and, with `keys`, for a model without its key. Uses no network."""
         self.open()
 
+    def check_library(self, connections: Connections) -> None:
+        """Raise `UnavailableModel` for a model whose client library is not installed. What is opened for it stays in `connections`.
+        Uses no network; imports the library."""
+
     def open(
         self, *, deadline: float | None = None, retries: int = RETRIES, connections: Connections | None = None
     ) -> Model:
@@ -84,6 +88,11 @@ class LocalName(Name):
     def check(self, *, keys: bool) -> None:
         if not self.weights.endswith(".gguf") and self.weights not in CATALOGUE:
             weights.verify(self.weights)
+
+    def check_library(self, connections: Connections) -> None:
+        from consilience.models.local import need_libraries
+
+        need_libraries()
 
     def open(
         self, *, deadline: float | None = None, retries: int = RETRIES, connections: Connections | None = None
@@ -141,6 +150,9 @@ class EndpointName(Name):
         if keys:
             endpoint_key(endpoint, self.known)
 
+    def check_library(self, connections: Connections) -> None:
+        self.open(connections=connections)
+
     def open(
         self, *, deadline: float | None = None, retries: int = RETRIES, connections: Connections | None = None
     ) -> Model:
@@ -159,6 +171,9 @@ class ProviderName(Name):
         is_known = provider in PROVIDERS or provider.startswith("gateway/")
         if not is_known or not model or "," in model or (keys and self.facts().missing_key):
             self.open()  # raises the error that names the problem
+
+    def check_library(self, connections: Connections) -> None:
+        self.open(connections=connections)
 
     def open(
         self, *, deadline: float | None = None, retries: int = RETRIES, connections: Connections | None = None

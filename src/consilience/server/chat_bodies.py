@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from consilience.domain.messages import Source
 from consilience.domain.outcome import Limits, ThinkingLevel
 from consilience.domain.panels import Panel
+from consilience.server.joins import digest_of
 from consilience.server.openai_errors import RefusedRequest
 
 PREFIX = "consilience/"
@@ -269,7 +268,7 @@ class ChatTurn:
             "thinking": self.thinking,
             "helper_tokens": self.helper_tokens,
         }
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+        return digest_of(content)
 
 
 _THINKING: Mapping[str, ThinkingLevel] = {

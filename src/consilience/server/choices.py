@@ -12,7 +12,7 @@ from consilience.choosing import Given, ProtocolChoice, choose, given_for, readi
 from consilience.domain.errors import SettingsError, UnknownName
 from consilience.domain.events import SessionFinished, SessionStarted
 from consilience.domain.model_names import PERSON
-from consilience.domain.outcome import Limits
+from consilience.domain.outcome import Limits, StopReason
 from consilience.engine.usage import remaining_limits
 from consilience.journal.store import Records
 from consilience.models.endpoints import Endpoints
@@ -47,15 +47,17 @@ async def choose_for(
     caller: Caller,
     body: ChoicesBody,
     *,
-    reading: str | None = None,
+    session: str | None = None,
+    noted: asyncio.Event | None = None,
     otherwise: TaskReading | None = None,
     seconds: float | None = None,
 ) -> Chosen:
     """Return how `ask` would work on a task. Where that depends on what the task asks for, a model reads it, in a session of its
     own, which is waited for, at most so many `seconds`; after them the choice is None, and a later request names that session.
 
-    `reading` is the id of that session, by default a random one; one that is there is joined. `otherwise` is what counts as read if
-    the model gives no usable reading. Raises `UserError`, `Forbidden`, and `RunFailed` if the session ends without a report.
+    `session` is the one for which is chosen: its reading, if there is one, is joined (`Joins.reading`). By default the reading has
+    a random id. `noted` is set once it is recorded. `otherwise` is what counts as read if the model gives no usable reading. Raises
+    `UserError`, `Forbidden`, and `RunFailed` if the session ends without a report.
     """
     models = body.models or tuple(allowed_models(caller, sessions.settings)[:1])
     check_allowed(caller, sessions.settings, models)
@@ -63,26 +65,27 @@ async def choose_for(
     if (choice := choose(given)) is not None:
         return Chosen(choice, "", body.limits)
     reader = next(iter(models), PERSON)
-    if session := body.reading:
-        await sessions.read(caller, partial(_check_reading, session=session))
+    if reading := body.reading:
+        await sessions.read(caller, partial(_check_reading, session=reading))
     else:
-        session = await _begin_reading(sessions, caller, body, reader, reading)
+        reading = await _begin_reading(sessions, caller, body, reader, session)
+    if noted is not None:
+        noted.set()
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
-            await sessions.wait(caller, session)
-    return await sessions.read(caller, partial(_chosen, session=session, given=given, body=body, otherwise=otherwise))
+            await sessions.wait(caller, reading)
+    return await sessions.read(caller, partial(_chosen, session=reading, given=given, body=body, otherwise=otherwise))
 
 
 async def _begin_reading(sessions: Sessions, caller: Caller, body: ChoicesBody, model: str, session: str | None) -> str:
-    if session is not None:
-        with suppress(UnknownName):
-            await sessions.ended_at(caller, session)
-            if session in sessions.failures:
-                await sessions.resume(caller, session)
-            return session
+    reading, exists = await sessions.joins.reading(caller, session) if session is not None else (None, False)
+    if reading is not None and exists:
+        if reading in sessions.failures:
+            await sessions.resume(caller, reading)
+        return reading
     protocol = reading_of(body.sources)
     request = NewSession(task=body.task, protocol=protocol.name, limits=body.limits)
-    return await sessions.begin_service(caller, protocol, model, request, session)
+    return await sessions.begin_service(caller, protocol, model, request, reading)
 
 
 def given_of(body: ChoicesBody, models: Sequence[str], known: Endpoints) -> Given:
@@ -112,13 +115,15 @@ def _check_reading(records: Records, session: str) -> SessionStarted:
 def _chosen(records: Records, session: str, given: Given, body: ChoicesBody, otherwise: TaskReading | None) -> Chosen:
     """Return the choice that follows from a reading, without one until that is finished.
 
-    Raises `SettingsError` for a session that is no reading, `UnknownName` for one without a usable reply.
+    Raises `SettingsError` for a session that is no reading, `UnknownName` for one without a usable reply or that was cancelled.
     """
     started = _check_reading(records, session)
     finished = records.ending(session)
     if not isinstance(finished, SessionFinished):
         return Chosen(None, session, body.limits)
     report = ChooseReport.model_validate_json(records.text(finished.report))
+    if report.stop_reason is StopReason.CANCELLED:
+        raise UnknownName("the reading of the task was cancelled", do="Ask again, and the task is read again.")
     reading = report.reading or otherwise
     if reading is None:
         raise UnknownName(

@@ -6,8 +6,6 @@ with `Last-Event-ID`, and goes on where it was.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import aclosing
 from functools import partial
@@ -27,10 +25,10 @@ from consilience.protocols.debate.fold import DebateFold
 from consilience.protocols.debate.notes import NOTES, Said
 from consilience.protocols.debate.report import DebateReport, camel_case, crux_json
 from consilience.server.bodies import NewSession
-from consilience.server.chat import TurnsOf
 from consilience.server.dependencies import ERRORS, Service, Who
 from consilience.server.errors import error_json
 from consilience.server.feeds import HEARTBEAT_SECONDS
+from consilience.server.joins import digest_of
 from consilience.server.openai_errors import as_data
 from consilience.server.stories import SESSION_HEADER
 from consilience.server.uploads import BodyRoute
@@ -117,14 +115,12 @@ class DebateRequest(BaseModel):
 
     def digest(self, owner: str) -> str:
         """Return the SHA-256 (hex) of all on which the session depends."""
-        content = {"owner": owner, "debate-multi": self.model_dump(mode="json")}
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+        return digest_of({"owner": owner, "debate-multi": self.model_dump(mode="json")})
 
 
 @routes.post("/debate-multi")
 async def debate_multi(
     body: DebateRequest,
-    turns: TurnsOf,
     sessions: Service,
     caller: Who,
     last_event_id: Annotated[str | None, Header()] = None,
@@ -132,10 +128,10 @@ async def debate_multi(
     """Debate, and stream the seed's fifteen events. The same body joins the debate while it runs and for 15 minutes after."""
     asked = body.new_session()
 
-    async def begin(session: str) -> None:
+    async def begin(session: str, noted: object) -> None:
         await sessions.begin(caller, asked, session=session)
 
-    joined = await turns.joined(caller, body.digest(caller.owner), begin)
+    joined = await sessions.joins.joined(caller, body.digest(caller.owner), begin)
     await joined.beginning
     after = _cursor(last_event_id)
 

@@ -16,7 +16,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS, CallToolRequestParams, CallToolResult, RequestParams, TextContent
 
 from consilience.domain.errors import ConsilienceError, SettingsError
-from consilience.server.mcp_face import BEGINNING, SESSION_META, WAITS, ToolFace, session_text
+from consilience.server.mcp_face import BEGINNING, SESSION_META, WAITS, Standing, ToolFace, session_text, standing
 
 if TYPE_CHECKING:
     from consilience.journal.store import Records
@@ -74,11 +74,12 @@ class SessionTasks(Extension):
     async def _update(self, ctx: ServerRequestContext[Any, Any], params: UpdateParams) -> HandlerResult:
         sessions, caller = await self._face.sessions(), self._face.caller(ctx.request)
         await self._task(ctx, params.task_id)  # raises for an unknown one
+        place = (await standing(sessions, caller, params.task_id)).place
         for key, response in params.input_responses.items():
             content = response.get("content")
             if response.get("action") == "accept" and isinstance(content, Mapping):
                 try:
-                    await sessions.answer(caller, params.task_id, key, str(content.get("answer", "")))
+                    await sessions.answer(caller, place, key, str(content.get("answer", "")))
                 except SettingsError as error:
                     raise MCPError(INVALID_PARAMS, str(error)) from error
                 except ConsilienceError:  # answered before, or never asked
@@ -89,42 +90,49 @@ class SessionTasks(Extension):
         sessions = await self._face.sessions()
         task = await self._task(ctx, params.task_id)
         if task["status"] in ("working", "input_required"):
-            await sessions.cancel(self._face.caller(ctx.request), params.task_id)
+            caller = self._face.caller(ctx.request)
+            await sessions.cancel(caller, (await standing(sessions, caller, params.task_id)).place)
         return {"resultType": "complete"}
 
     async def _task(self, ctx: ServerRequestContext[Any, Any], session: str) -> dict[str, Any]:
         """Return a session as a task. Raises `MCPError` for one that is not there."""
         sessions, caller = await self._face.sessions(), self._face.caller(ctx.request)
         try:
-            task = await sessions.read(caller, lambda records: _state(records, session))
+            now = await standing(sessions, caller, session)
+            task = await sessions.read(caller, lambda records: _state(records, session, now))
         except ConsilienceError:
             raise MCPError(INVALID_PARAMS, f"There is no task {session!r}.") from None
+        if task["status"] == "working" and (reason := sessions.failures.get(now.place)):
+            task |= {"status": "failed", "statusMessage": reason}
         if task["status"] == "completed":
             text = TextContent(text=await session_text(sessions, self._face, ctx.request, session))
             task["result"] = CallToolResult(content=[text]).model_dump(mode="json", by_alias=True, exclude_none=True)
         return task
 
 
-def _state(records: Records, session: str) -> dict[str, Any]:
+def _state(records: Records, session: str, now: Standing) -> dict[str, Any]:
     from consilience.domain.outcome import StopReason
     from consilience.reporting.questions import pending_questions
     from consilience.reporting.record import read_record
     from consilience.server.heads import progress_line
 
-    record = read_record(records, session)
+    record = read_record(records, now.place)
     created = datetime.fromtimestamp(record.created or 0, UTC)
     task: dict[str, Any] = {
         "resultType": "complete",
-        "taskId": record.session,
+        "taskId": session,
         "status": "working",
         "createdAt": created.isoformat(),
         "lastUpdatedAt": datetime.now(UTC).isoformat(),
         "ttlMs": None,
         "pollIntervalMs": POLL_MILLISECONDS,
     }
-    if record.report is not None:
-        cancelled = record.report.stop_reason is StopReason.CANCELLED and record.report.answer is None
-        return {**task, "status": "cancelled" if cancelled else "completed"}
+    cancelled = record.report is not None and record.report.stop_reason is StopReason.CANCELLED
+    if now.is_lost:
+        message = "It was not begun after its task was read. Begin it again: no finished call is paid twice."
+        return {**task, "status": "cancelled" if cancelled else "failed", "statusMessage": message}
+    if record.report is not None and now.place == session:
+        return {**task, "status": "cancelled" if cancelled and record.report.answer is None else "completed"}
     task["statusMessage"] = progress_line(record)
     open_questions = [q for q in pending_questions(record.events, record.text, records.prompt) if not q.answered]
     if open_questions:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -20,12 +21,14 @@ from mcp_types import CallToolResult, TextContent, ToolAnnotations
 from pydantic import BaseModel, Field
 
 from consilience.domain.errors import ConsilienceError, SourceError
-from consilience.server.mcp_face import SESSION_META, WAIT_SECONDS, WAITS, ToolFace, session_text, whole_text
+from consilience.server.mcp_face import SESSION_META, WAIT_SECONDS, WAITS, ToolFace, session_text, standing, whole_text
+from consilience.server.mcp_prompts import add_prompts
 from consilience.server.mcp_tasks import SessionTasks
 
 if TYPE_CHECKING:
     from consilience.domain.messages import Source
     from consilience.server.callers import Caller
+    from consilience.server.joins import Begin
     from consilience.server.service import Sessions
 
 MAX_WAIT_SECONDS = 600
@@ -35,7 +38,8 @@ INSTRUCTIONS = """\
 Consilience puts a question or a piece of work before several agents on language models and returns an answer with where they \
 differed, what became of objections, and what it cost. It takes minutes and many calls: use it for decisions that divide people, \
 for reviews whose findings must be proven, and for more documents than fit one reading. For a plain question use `ask`, which \
-often decides that one call is enough. A result that says "Running" is a handle: call `status` with its session."""
+often decides that one call is enough. A result that says "Running" is a handle: call `status` with its session. The same call \
+with the same arguments joins its session, while that runs and for 15 minutes after, and costs nothing more."""
 
 
 class GivenDocument(BaseModel):
@@ -84,8 +88,19 @@ def build_mcp(face: ToolFace) -> MCPServer[Any]:
         description = " ".join((function.__doc__ or "").split()) + note
         server.add_tool(function, description=description, annotations=hints, structured_output=False)
     _add_resources(server, tools)
-    _add_prompts(server)
+    add_prompts(server)
     return server
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What a tool is asked to begin."""
+
+    content: object
+    """All on which the session depends, as data of JSON: the same call joins it."""
+    begin: Begin
+    say_choice: Callable[[str], Awaitable[str]] | None = None
+    """Returns what was chosen for a session and why; "" while its task is read."""
 
 
 class _Tools:
@@ -109,7 +124,7 @@ class _Tools:
         """Answer a question or do a piece of work in the way that suits it: one call where one is enough, else several agents. Says
         what was chosen and why."""
 
-        async def begin(sessions: Sessions) -> tuple[str, str]:
+        async def prepare(sessions: Sessions) -> _Asked:
             from consilience.choosing import REASONS, follow_up_sources
             from consilience.reporting.record import read_record
             from consilience.server.bodies import ChoicesBody, NewSession
@@ -120,16 +135,22 @@ class _Tools:
             caller = self._caller(ctx)
             if follow_up is not None:
                 left = await sessions.read(caller, lambda records: follow_up_sources(read_record(records, follow_up)))
-                return await self._begin(ctx, sessions, task, "solo", (*left, *sources), max_cost, {})
+                return self._asked(ctx, sessions, task, "solo", (*left, *sources), max_cost, {})
             models = tuple(allowed_models(caller, sessions.settings))
             body = ChoicesBody(task=task, sources=sources, models=models, limits=self._limits(max_cost))
-            chosen = await choose_for(sessions, caller, body)
-            assert chosen.choice is not None
-            asked = NewSession(task=task, protocol="ask", models=models)
-            session = (await sessions.begin(caller, chosen.apply(asked))).session
-            return session, f"Chosen: {chosen.choice.protocol.name}, since {REASONS[chosen.choice.rule]}."
 
-        return await self._followed(ctx, wait_s, begin)
+            async def begin(session: str, noted: asyncio.Event) -> None:
+                chosen = await choose_for(sessions, caller, body, session=session, noted=noted)
+                request = chosen.apply(NewSession(task=task, protocol="ask", models=models))
+                await sessions.begin(caller, request, session=session)
+
+            async def say_choice(session: str) -> str:
+                choice = (await choose_for(sessions, caller, body, session=session, seconds=0)).choice
+                return f"Chosen: {choice.protocol.name}, since {REASONS[choice.rule]}." if choice is not None else ""
+
+            return _Asked(["ask", body.model_dump(mode="json")], begin, say_choice)
+
+        return await self._followed(ctx, wait_s, prepare)
 
     async def deliberate(
         self,
@@ -153,12 +174,12 @@ class _Tools:
     ) -> CallToolResult:
         """Put a question or a piece of work before several agents by a protocol that you choose."""
 
-        async def begin(sessions: Sessions) -> tuple[str, str]:
+        async def prepare(sessions: Sessions) -> _Asked:
             sources = (*_sources(documents), *await self._files(files))
             body = {"panel": panel, "models": tuple(models), "settings": settings}
-            return await self._begin(ctx, sessions, task, protocol, sources, max_cost, body)
+            return self._asked(ctx, sessions, task, protocol, sources, max_cost, body)
 
-        return await self._followed(ctx, wait_s, begin)
+        return await self._followed(ctx, wait_s, prepare)
 
     async def review(
         self,
@@ -177,7 +198,7 @@ class _Tools:
         """Review a change, files or documents: findings whose places and quotations are proven by code. Give a diff or texts, or
         name files or a Git range below the root, so that they need not pass through your context."""
 
-        async def begin(sessions: Sessions) -> tuple[str, str]:
+        async def prepare(sessions: Sessions) -> _Asked:
             from consilience.domain.messages import Source
 
             given = [*([Source(diff, "change.diff")] if diff else []), *_sources(documents)]
@@ -191,9 +212,9 @@ class _Tools:
             if not given:
                 raise SourceError("there is nothing to review", do="Name files, a range with changes, or give a diff.")
             task = f"Review {title}." + (f"\n\nFocus: {focus}" if focus else "")
-            return await self._begin(ctx, sessions, task, "review", given, max_cost, {}, derived)
+            return self._asked(ctx, sessions, task, "review", given, max_cost, {}, derived)
 
-        return await self._followed(ctx, wait_s, begin)
+        return await self._followed(ctx, wait_s, prepare)
 
     async def status(
         self,
@@ -209,8 +230,10 @@ class _Tools:
 
         async def look(sessions: Sessions) -> str:
             caller = self._caller(ctx)
-            seen = await sessions.read(caller, lambda records: records.last(session))
-            await self._wait(ctx, sessions, session, wait_s, seen=seen)
+            now = await standing(sessions, caller, session)
+            if not now.is_lost:
+                seen = 0 if now.place != session else await sessions.read(caller, lambda found: found.last(session))
+                await self._wait(ctx, sessions, session, wait_s, seen=seen)
             if show == "head":
                 return await session_text(sessions, self._face, ctx.request_context.request, session)
             return await whole_text(sessions, caller, session, show)
@@ -227,7 +250,9 @@ class _Tools:
         """Answer an open question of a session in a person's place: give what the person said, not your own words."""
 
         async def post(sessions: Sessions) -> str:
-            return f"Recorded the answer to {await sessions.answer(self._caller(ctx), session, key, text)}."
+            caller = self._caller(ctx)
+            place = (await standing(sessions, caller, session)).place
+            return f"Recorded the answer to {await sessions.answer(caller, place, key, text)}."
 
         return await self._done(post)
 
@@ -240,7 +265,8 @@ class _Tools:
         """End a session with a report of what it has."""
 
         async def end(sessions: Sessions) -> str:
-            await sessions.cancel(self._caller(ctx), session, answer=answer)
+            caller = self._caller(ctx)
+            await sessions.cancel(caller, (await standing(sessions, caller, session)).place, answer=answer)
             return f"Session {session} is told to end."
 
         return await self._done(end)
@@ -255,14 +281,17 @@ class _Tools:
     ) -> CallToolResult:
         """Tell a finished debate a new fact: agents give their positions again, in a new session, whose report names who moved."""
 
-        async def begin(sessions: Sessions) -> tuple[str, str]:
+        async def prepare(sessions: Sessions) -> _Asked:
             from consilience.server.bodies import TellBody
 
-            body = TellBody(fact=fact, sources=_sources(documents))
-            forked = await sessions.fork(self._caller(ctx), session, body)
-            return forked.session, ""
+            caller, body = self._caller(ctx), TellBody(fact=fact, sources=_sources(documents))
 
-        return await self._followed(ctx, wait_s, begin)
+            async def begin(to: str, noted: asyncio.Event) -> None:
+                await sessions.fork(caller, session, body, to=to)
+
+            return _Asked(["tell", session, body.model_dump(mode="json")], begin)
+
+        return await self._followed(ctx, wait_s, prepare)
 
     async def due(
         self,
@@ -312,7 +341,7 @@ class _Tools:
     def _caller(self, ctx: Context[Any, Any]) -> Caller:
         return self._face.caller(ctx.request_context.request)
 
-    async def _begin(
+    def _asked(
         self,
         ctx: Context[Any, Any],
         sessions: Sessions,
@@ -322,11 +351,16 @@ class _Tools:
         max_cost: float | None,
         fields: Mapping[str, Any],
         derived: Mapping[str, Any] | None = None,
-    ) -> tuple[str, str]:
+    ) -> _Asked:
         from consilience.server.bodies import NewSession
 
-        body = NewSession(task=task, protocol=protocol, sources=tuple(sources), limits=self._limits(max_cost), **fields)
-        return (await sessions.begin(self._caller(ctx), body, derived=derived or {})).session, ""
+        caller, limits = self._caller(ctx), self._limits(max_cost)
+        body = NewSession(task=task, protocol=protocol, sources=tuple(sources), limits=limits, **fields)
+
+        async def begin(session: str, noted: asyncio.Event) -> None:
+            await sessions.begin(caller, body, session=session, derived=derived or {})
+
+        return _Asked([body.model_dump(mode="json"), repr(derived)], begin)
 
     def _limits(self, max_cost: float | None) -> Any:
         from consilience.domain.outcome import Limits
@@ -360,20 +394,27 @@ class _Tools:
             return CallToolResult(content=[TextContent(text=str(error))], is_error=True)
 
     async def _followed(
-        self, ctx: Context[Any, Any], wait_s: float, begin: Callable[[Sessions], Awaitable[tuple[str, str]]]
+        self, ctx: Context[Any, Any], wait_s: float, prepare: Callable[[Sessions], Awaitable[_Asked]]
     ) -> CallToolResult:
-        """Begin a session, wait for its end, and return what is known of it then, below what `begin` says of it.
+        """Begin a session or join that of the same call, wait for its end, and return what is known of it then.
 
-        `wait_s` counts from the call of the tool, as the client's limit does: opening the journal may take seconds.
+        `wait_s` counts from the call of the tool, as the client's limit does: opening the journal may take seconds. What is not
+        done by then, a model's reading of the task included, goes on behind it.
         """
-        session, said, until = "", "", asyncio.get_running_loop().time() + wait_s
+        session, until = "", asyncio.get_running_loop().time() + wait_s
 
         async def run(sessions: Sessions) -> str:
-            nonlocal session, said
-            session, said = await begin(sessions)
+            from consilience.server.joins import digest_of
+
+            nonlocal session
+            asked = await prepare(sessions)
+            digest = digest_of(["mcp", self._caller(ctx).owner, asked.content])
+            joined = await sessions.joins.joined(self._caller(ctx), digest, asked.begin)
+            await joined.recorded()
+            session = joined.session
             if WAITS.get():
-                left = until - asyncio.get_running_loop().time()
-                await self._wait(ctx, sessions, session, max(0.0, left))
+                await self._wait(ctx, sessions, session, until - asyncio.get_running_loop().time())
+            said = await asked.say_choice(session) if asked.say_choice is not None else ""
             text = await session_text(sessions, self._face, ctx.request_context.request, session)
             return "\n\n".join(filter(None, (said, text)))
 
@@ -383,25 +424,29 @@ class _Tools:
     async def _wait(
         self, ctx: Context[Any, Any], sessions: Sessions, session: str, seconds: float, *, seen: int = 0
     ) -> None:
-        """Wait until a session ends or waits for a person, at most so long. Tell each reply and each check after the event
-        `seen` as progress."""
+        """Wait until a session ends, is interrupted or waits for a person, at most so long. Tell as progress what comes after the
+        event `seen`."""
         from consilience.domain.events import SessionParked
         from consilience.reporting.event_lines import event_line
         from consilience.reporting.session_state import SessionState
+        from consilience.server.openai_errors import RunFailed
 
         caller, state = self._caller(ctx), SessionState()
         try:
-            async with asyncio.timeout(seconds), aclosing(sessions.tail(caller, session)) as events:
-                async for event in events:
-                    state.take(event)
-                    if event.seq <= seen:
-                        continue
-                    if isinstance(event, SessionParked):
-                        return
-                    line = event_line(event, state)
-                    if line and state.started is not None:
-                        await ctx.report_progress(state.made, max(state.started.estimate.max, state.made), line)
-        except TimeoutError:
+            async with asyncio.timeout(max(0.0, seconds)):
+                if (beginning := sessions.joins.beginning(session)) is not None:
+                    await asyncio.shield(beginning)
+                async with aclosing(sessions.events(caller, session)) as events:
+                    async for event in events:
+                        state.take(event)
+                        if event.seq <= seen:
+                            continue
+                        if isinstance(event, SessionParked):
+                            return
+                        line = event_line(event, state)
+                        if line and state.started is not None:
+                            await ctx.report_progress(state.made, max(state.started.estimate.max, state.made), line)
+        except (TimeoutError, RunFailed):  # what is shown afterwards names the reason
             pass
 
 
@@ -429,32 +474,3 @@ def _add_resources(server: MCPServer[Any], tools: _Tools) -> None:
     async def transcript(session: str, ctx: Context[Any, Any]) -> str:
         """What the agents of a session said, in order, as Markdown."""
         return await read(ctx, session, "transcript")
-
-
-def _add_prompts(server: MCPServer[Any]) -> None:
-    @server.prompt(title="Decide")
-    def decide(question: str) -> str:
-        """Debate a decision, and learn what divides informed people on it."""
-        return (
-            f'Call the tool deliberate with protocol "debate" on this question: {question}\n\n'
-            "If the result says that it runs, call status until it has ended. Then tell me the answer, the cruxes "
-            "that it turns on, what would change each side's mind, and how far the report says it can be trusted. "
-            "Do not smooth over dissent."
-        )
-
-    @server.prompt(title="Review my changes")
-    def review_changes(range: str = "HEAD") -> str:
-        """Review changes that Git records, and mend what is proven."""
-        return (
-            f'Call the tool review with changes "{range}". If the result says that it runs, call status until it has ended. '
-            "Show me each finding with its place and quotation, those with votes against them apart; mend only what I agree to."
-        )
-
-    @server.prompt(title="Compare documents")
-    def compare_documents(question: str, files: str = "") -> str:
-        """Ask what several documents say, and where they contradict each other."""
-        named = f" on the files {files}" if files else ""
-        return (
-            f"Call the tool ask{named} with this task: {question} Say where the documents contradict each other.\n\n"
-            "If the result says that it runs, call status until it has ended. Give each contradiction with both quotations."
-        )

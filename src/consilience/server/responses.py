@@ -37,9 +37,9 @@ from consilience.server.chat_bodies import (
 from consilience.server.dependencies import Service, Who
 from consilience.server.errors import openai_error
 from consilience.server.feeds import HEARTBEAT_SECONDS
+from consilience.server.joins import Joined
 from consilience.server.openai_errors import OPENAI_ERRORS, RefusedRequest, as_data
 from consilience.server.stories import SESSION_HEADER, Story, StoryEnd, page_of, tokens_of
-from consilience.server.turns import Joined
 from consilience.server.uploads import BodyRoute
 
 Json = dict[str, Any]
@@ -194,7 +194,7 @@ async def retrieve(
 async def cancel(response: ResponseId, request: Request, sessions: Service, caller: Who) -> Response:
     """End the session of a response. One that is finished stays as it is."""
     story = await _story(response, request, sessions, caller)
-    if await sessions.ended_at(caller, story.joined.session) is None:
+    if await sessions.ending(caller, story.joined.session) is None:
         await sessions.cancel(caller, story.joined.session)
         await story.ended()
     return JSONResponse(await response_json(story))
@@ -203,7 +203,7 @@ async def cancel(response: ResponseId, request: Request, sessions: Service, call
 async def _story(id: str, request: Request, sessions: Service, caller: Who) -> Story:
     session, turn = _decoded(id)
     try:
-        await sessions.ended_at(caller, session)
+        await sessions.ending(caller, session)
     except UnknownName:
         raise _unknown(id) from None
     joined = Joined(session, asyncio.create_task(asyncio.sleep(0)))
@@ -222,7 +222,7 @@ async def response_json(story: Story) -> Json:
         value["incomplete_details"] = {"reason": "awaiting_person", "url": story.url}
     if status == "failed":
         value["error"] = {"code": "server_error", "message": detail}
-    if await story.sessions.ended_at(story.caller, story.joined.session) is not None:
+    if await story.sessions.ending(story.caller, story.joined.session) is not None:
         transcript = [passage async for passage in story.passages()]
         end = await story.answer()
         value["output"] = [*_reasoning(story, transcript), _message(_item_id("msg", story), end.text)]

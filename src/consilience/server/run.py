@@ -54,12 +54,14 @@ def serving(settings: ServerSettings, endpoints: Endpoints | None = None) -> Ite
     `endpoints` default to those of the user's own configuration and of the server's models.
     """
     endpoints = endpoints or own_config().endpoints.name(settings.models)
-    check_models(settings.models, endpoints, keys=True, origin="the server's models")
+    connections = Connections()
+    served = (*settings.models, *filter(None, [settings.helper_model]))
+    check_models(served, endpoints, keys=True, origin="the server's models", connections=connections)
     meter, failures = Meter(), RunFailures()
     access = settings.access
     owners = Owners(access.token_file) if access.token_file is not None else None
     accounts = SqliteAccounts(owners.allowance) if owners is not None else None
-    options = Options(endpoints=endpoints, observer=meter.observe, accounts=accounts, connections=Connections())
+    options = Options(endpoints=endpoints, observer=meter.observe, accounts=accounts, connections=connections)
     with ExitStack() as opening:
         store = opening.enter_context(opened(None, writing=True))
         local = LocalExecutor(

@@ -45,6 +45,7 @@ from consilience.server.errors import Overloaded
 from consilience.server.feeds import Feeds
 from consilience.server.forecasts import followed_by
 from consilience.server.forks import planned_fork
+from consilience.server.joins import Joins
 from consilience.server.metrics import Meter, metrics_text
 from consilience.server.openai_errors import RunFailed
 from consilience.server.run_failures import RunFailures
@@ -127,6 +128,7 @@ class Sessions:
         """`options` are those of the executor: endpoints, connections. The `meter` observes its runs, `failures` how they end."""
         self._reader = SeenReader(store.reader)
         self.feeds = Feeds(self._reader)
+        self.joins = Joins(self)
         self.meter = meter or Meter()
         self.failures = RunFailures() if failures is None else failures  # an empty one is false
         self._store = store
@@ -248,13 +250,13 @@ class Sessions:
             async for _ in events:
                 pass
 
-    async def ended_at(self, caller: Caller, session: str) -> float | None:
-        """Return when a session ended, in seconds since the epoch; None for one that goes on. Raises `UnknownName`."""
+    async def ending(self, caller: Caller, session: str) -> SessionFinished | None:
+        """Return the last event of a session; None for one that goes on. Raises `UnknownName`."""
 
-        def read(records: Records) -> float | None:
+        def read(records: Records) -> SessionFinished | None:
             records.owner(session)
             end = records.ending(session)
-            return float(end.volatile.get("ended_at") or 0) if isinstance(end, SessionFinished) else None
+            return end if isinstance(end, SessionFinished) else None
 
         return await self.read(caller, read)
 
@@ -346,8 +348,13 @@ class Sessions:
         store = self._store.of(*caller.owners)
         return await asyncio.to_thread(planned_fork, store, caller, self.settings, session, body, self.endpoints)
 
-    async def fork(self, caller: Caller, session: str, body: ForkBody | TellBody) -> PreparedFork:
-        """Record a new session that inherits from another, and hand it to the executor. Raises `UserError`, `Forbidden`."""
+    async def fork(
+        self, caller: Caller, session: str, body: ForkBody | TellBody, *, to: str | None = None
+    ) -> PreparedFork:
+        """Record a new session that inherits from another, and hand it to the executor. Raises `UserError`, `Forbidden`.
+
+        `to` is its id, by default a random one.
+        """
         await self.seats.check_whole(caller, session)
         options = replace(self._preparing, name=body.name, deliveries={SERVED: "yes"})
 
@@ -356,7 +363,7 @@ class Sessions:
             store = self._store.of(owner, *caller.owners)  # a fork belongs to whom its parent belongs
             planned = planned_fork(store, caller, self.settings, session, body, self.endpoints)
             return PreparedFork(
-                asyncio.run(prepare_fork(planned, store=store, session=_new_id(), options=options)), planned
+                asyncio.run(prepare_fork(planned, store=store, session=to or _new_id(), options=options)), planned
             )
 
         prepared = await self._begun(prepare)
@@ -376,6 +383,7 @@ class Sessions:
         await self.seats.check_seat(caller, session, question.agent)
         await self._post(caller, session, "answer", question.key, reply_to(question, text), by)
         self.audit.note(caller.owner, "answered", session, key=question.key)
+        self.failures.pop(session, None)
         self._executor.submit(session)
         return question.key
 
@@ -394,6 +402,7 @@ class Sessions:
         """Hand a session to the executor, which runs it when its turn comes; a finished one stays as it is."""
         await self.read(caller, lambda records: records.owner(session))
         self.audit.note(caller.owner, "resumed", session)
+        self.failures.pop(session, None)
         self._executor.submit(session)
 
     async def remove(self, caller: Caller, session: str) -> None:

@@ -8,7 +8,6 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
-from consilience.domain.errors import UnknownName
 from consilience.domain.events import AnyEvent
 from consilience.domain.report import Report
 from consilience.journal.store import Records
@@ -16,14 +15,12 @@ from consilience.reporting.record import SessionRecord, read_record
 from consilience.server.access import page_of as page_of
 from consilience.server.callers import Caller
 from consilience.server.chat_bodies import ChatTurn, Signature
+from consilience.server.joins import Joined
 from consilience.server.narration import Narrator, figures_of, head_of
 from consilience.server.openai_errors import RefusedRequest
 from consilience.server.service import Sessions
-from consilience.server.turns import Joined, reading_id
 
 SESSION_HEADER = "X-Consilience-Session"
-BEGIN_SECONDS = 10.0
-"""How long a response waits for its session to begin, so that an error has its status. Reading a task may take longer."""
 IGNORED = {
     "tools": "The tools of the request have no effect: the agents of a deliberation call none of a client's.",
     "instructions": "Its system prompt, which says how to use them, was left out.",
@@ -56,10 +53,8 @@ class Story:
     """Where a person reads the session."""
 
     async def begun(self) -> None:
-        """Wait a moment for the beginning of the session. Raises what was wrong with the request."""
-        await asyncio.wait((self.joined.beginning,), timeout=BEGIN_SECONDS)
-        if self.joined.beginning.done():
-            self.joined.beginning.result()
+        """Wait until the session, or the one in which its task is read, is recorded. Raises what was wrong with the request."""
+        await self.joined.recorded()
 
     async def passages(self) -> AsyncGenerator[str]:
         """Yield the session's link, then its transcript as it is committed; nothing where a chat program asks for itself.
@@ -112,12 +107,8 @@ class Story:
 
     async def _all(self) -> tuple[str, ...]:
         """Return the session, after the one in which its task was read, if it was."""
-        reading = reading_id(self.joined.session)
-        try:
-            await self.sessions.ended_at(self.caller, reading)
-        except UnknownName:
-            return (self.joined.session,)
-        return (reading, self.joined.session)
+        reading, exists = await self.sessions.joins.reading(self.caller, self.joined.session)
+        return (reading, self.joined.session) if exists else (self.joined.session,)
 
     async def _tell(self, narrator: Narrator, event: AnyEvent) -> str:
         return await self.sessions.read(self.caller, lambda records: narrator.tell(event, records.text), told=[event])

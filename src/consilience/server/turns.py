@@ -1,17 +1,11 @@
-"""Turns of conversations as sessions. A request that is repeated joins the session that it began, and is paid for once."""
+"""Turns of conversations as sessions."""
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import itertools
-import time
-from asyncio import Task
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import partial
 from importlib.resources import as_file, files
-from weakref import WeakValueDictionary
 
 from consilience.choosing import follow_up_sources
 from consilience.domain.errors import SettingsError, UnknownName
@@ -25,54 +19,26 @@ from consilience.server.bodies import ChoicesBody, NewSession
 from consilience.server.callers import Caller
 from consilience.server.chat_bodies import ASK, PREFIX, ChatTurn
 from consilience.server.choices import choose_for
+from consilience.server.joins import Joined
 from consilience.server.openai_errors import RefusedRequest
 from consilience.server.service import Sessions
 from consilience.server.session_plans import INTERNAL
 
 UNREADABLE = TaskReading(kind="answer")
 """What counts as read if the call that reads a task fails: a plain question."""
-JOIN_SECONDS = 15 * 60
-"""How long after its end a session is joined by a repeated request. Clients give up after 10 minutes and repeat, unasked."""
-
-
-@dataclass(frozen=True)
-class Joined:
-    """The session of a turn."""
-
-    session: str
-    beginning: Task[None]
-    """Done when the session is recorded; it goes on if nobody waits for it. Raises what was wrong with the request."""
 
 
 class Turns:
-    """Begins the sessions of conversations, or joins them.
-
-    The id of a session follows from owner, model and all that was sent. A request looks for the session of that id and begins it if
-    there is none, so a restart forgets nothing.
-    """
+    """Begins the sessions of conversations, or joins them."""
 
     def __init__(self, sessions: Sessions) -> None:
         self.sessions = sessions
-        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._beginning: dict[str, Task[None]] = {}
 
     async def join(self, caller: Caller, turn: ChatTurn) -> Joined:
         """Return the session of a turn. Raises `RefusedRequest` for a model that is not there."""
         if turn.helper_tokens is None:  # chat programs may name any model for their own work
             self._check_model(caller, turn)
-        return await self.joined(caller, turn.digest(caller.owner), partial(self._begin, caller, turn))
-
-    async def joined(self, caller: Caller, digest: str, begin: Callable[[str], Awaitable[None]]) -> Joined:
-        """Return the session of a digest that runs or ended at most `JOIN_SECONDS` ago, else one that `begin` records under the id
-        that it is given."""
-        async with self._locks.setdefault(digest, asyncio.Lock()):
-            session, exists = await self._current(caller, digest)
-            beginning = self._beginning.get(session)
-            if beginning is None:
-                beginning = asyncio.create_task(self._enter(caller, session, None if exists else begin))
-                self._beginning[session] = beginning
-                beginning.add_done_callback(lambda _: self._beginning.pop(session))
-            return Joined(session, beginning)
+        return await self.sessions.joins.joined(caller, turn.digest(caller.owner), partial(self._begin, caller, turn))
 
     def _check_model(self, caller: Caller, turn: ChatTurn) -> None:
         models = chat_models(self.sessions, caller)
@@ -82,32 +48,7 @@ class Turns:
                 f"There is no model {turn.model!r}. Known: {known}.", param="model", code="model_not_found", status=404
             )
 
-    async def _current(self, caller: Caller, digest: str) -> tuple[str, bool]:
-        """Return the latest session of a digest, if it can be joined, else the id of the next one; and whether it is there."""
-        for number in itertools.count():
-            session = session_id(digest, number)
-            try:
-                ended = await self.sessions.ended_at(caller, session)
-            except UnknownName:
-                return session, False
-            if ended is None or time.time() - ended <= JOIN_SECONDS:
-                return session, True
-        raise AssertionError
-
-    async def _enter(self, caller: Caller, session: str, begin: Callable[[str], Awaitable[None]] | None) -> None:
-        if begin is None:
-            if session in self.sessions.failures:
-                await self.sessions.resume(caller, session)
-            return
-        try:
-            await begin(session)
-        except SettingsError as error:
-            try:  # another process may have begun it in this moment
-                await self.sessions.ended_at(caller, session)
-            except UnknownName:
-                raise error from None
-
-    async def _begin(self, caller: Caller, turn: ChatTurn, session: str) -> None:
+    async def _begin(self, caller: Caller, turn: ChatTurn, session: str, noted: asyncio.Event) -> None:
         body = NewSession(
             task=turn.task,
             protocol=turn.name,
@@ -130,7 +71,7 @@ class Turns:
                 update={"protocol": Solo.name, "settings": {}, "panel": None, "sources": (*left, *more)}
             )
         elif turn.name == ASK:
-            body = await self._chosen(caller, body, session)
+            body = await self._chosen(caller, body, session, noted)
         await self.sessions.begin(caller, body, session=session)
 
     async def _left_by(self, caller: Caller, session: str) -> Sequence[Source]:
@@ -144,7 +85,7 @@ class Turns:
                 status=404,
             ) from None
 
-    async def _chosen(self, caller: Caller, body: NewSession, session: str) -> NewSession:
+    async def _chosen(self, caller: Caller, body: NewSession, session: str, noted: asyncio.Event) -> NewSession:
         """Return the session that suits a task; where that depends on what it asks for, after one call that reads it."""
         asked = ChoicesBody(
             task=body.task,
@@ -153,8 +94,8 @@ class Turns:
             personas=len(body.panel.personas) if isinstance(body.panel, Panel) else 0,
             limits=body.limits,
         )
-        reading = reading_id(session)
-        return (await choose_for(self.sessions, caller, asked, reading=reading, otherwise=UNREADABLE)).apply(body)
+        chosen = await choose_for(self.sessions, caller, asked, session=session, noted=noted, otherwise=UNREADABLE)
+        return chosen.apply(body)
 
     async def _help(self, caller: Caller, turn: ChatTurn, session: str) -> None:
         model = self.sessions.settings.helper_model
@@ -176,13 +117,3 @@ def chat_models(sessions: Sessions, caller: Caller) -> dict[str, str]:
     models |= {name: (preset.protocol, preset.summary) for name, preset in sessions.settings.presets.items()}
     allowed = caller.protocols
     return {name: summary for name, (protocol, summary) in models.items() if allowed is None or protocol in allowed}
-
-
-def session_id(digest: str, number: int) -> str:
-    """Return the id of the `number`-th session of a digest. Deterministic, and of the form that commands take."""
-    return f"r{hashlib.sha256(f'{digest}/{number}'.encode()).hexdigest()[:20]}"
-
-
-def reading_id(session: str) -> str:
-    """Return the id of the session in which the task of a session is read."""
-    return session_id(session, 0)
