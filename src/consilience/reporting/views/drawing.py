@@ -11,7 +11,7 @@ import unicodedata
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from itertools import pairwise
 
 from consilience.reporting.formatting import escape_xml
@@ -37,6 +37,7 @@ def pixels(text: str, style: str = "") -> float:
     return size * bold * sum(map(_em, text))
 
 
+@lru_cache(maxsize=10_000)
 def _em(letter: str) -> float:
     """Return the width of a letter in ems, rounded up."""
     plain = letter if letter.isascii() else unicodedata.normalize("NFD", letter)[0]
