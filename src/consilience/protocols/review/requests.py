@@ -83,7 +83,7 @@ class Requests:
             change=self.changes is not None,
             changed_only=settings.changed_lines_only,
             room=self.room,
-            written=self.is_written,
+            written=self.settings.are_reviews_written,
             categories=tuple(CATEGORIES.items()),
             again=refinement,
             prior=prior is not None,
@@ -100,7 +100,9 @@ class Requests:
                 asks_for_quotations=False,
             ),
             key=key,
-            returns=review_reply(self.room, written=self.is_written, of_diff=self.changes is not None),
+            returns=review_reply(
+                self.room, written=self.settings.are_reviews_written, of_diff=self.changes is not None
+            ),
             kind="review",
             closing=closing,
             quoted=artifact,
@@ -114,11 +116,6 @@ class Requests:
     @property
     def has_parts(self) -> bool:
         return len(self.settings.parts) > 1
-
-    @property
-    def is_written(self) -> bool:
-        """Whether reviewers write a review in addition to their findings."""
-        return self.settings.review_gates.are_written and self.settings.plan.is_iterative
 
     def _others(self, shown: Sequence[Document]) -> tuple[str, ...]:
         """Return the names of the documents of the other parts."""

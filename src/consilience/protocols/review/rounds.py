@@ -27,6 +27,7 @@ from consilience.protocols.review.ballots import MAX_BALLOTS, by_strictness
 from consilience.protocols.review.findings import ClosingReply, CrossReply, FinalBallotReply, ReviewReply
 from consilience.protocols.review.fold import Assignment, OpenParts, ReviewFold
 from consilience.protocols.review.presenting import name_parts
+from consilience.protocols.review.progress import GATES_NOTE
 from consilience.protocols.review.requests import Requests
 from consilience.protocols.review.settings import ReviewSettings
 from consilience.protocols.review.strategies import LEAD, ROLES
@@ -203,6 +204,7 @@ class ReviewRun:
             partial=settings.partial,
         )
         self.evaluations.append(evaluation)
+        self.session.note(GATES_NOTE, evaluation)
         check = Check(
             met=evaluation.converged,
             kind="gates",
