@@ -556,11 +556,11 @@ async def test_unfinished_review_shows_findings_by_file_with_their_votes_and_gat
     }
     assert views["gates"] == next(view for view in record.presentation.views if view.name == "gates")
     shown = partial_markdown(unfinished(store, "s")).partition("## Replies so far")[0]
-    for finding in report.findings:
-        assert f"### {finding.file}" in shown
-        assert finding.quotation in shown
-        assert all(f"{j.agent} {VERBS[j.verdict]}:" in shown for j in finding.judgements)
-    assert any(finding.judgements for finding in report.findings)
+    for listed in report.findings:
+        assert f"### {listed.file}" in shown
+        assert listed.quotation in shown
+        assert all(f"{j.agent} {VERBS[j.verdict]}:" in shown for j in listed.judgements)
+    assert any(listed.judgements for listed in report.findings)
     store.close()
 
 
