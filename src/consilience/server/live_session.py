@@ -11,7 +11,7 @@ import time
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -22,12 +22,20 @@ from markupsafe import Markup
 from consilience.domain.events import AnyEvent, BlindnessLifted, SessionFinished
 from consilience.domain.sections import ProgressColumn, View
 from consilience.journal.store import Records
-from consilience.reporting.formatting import describe_awaited
+from consilience.reporting.formatting import describe_awaited, duration
 from consilience.reporting.html import page_parts, session_content, session_document, shown_views
 from consilience.reporting.page_parts import PageParts, environment
 from consilience.reporting.questions import Question, pending_questions
 from consilience.reporting.record import SessionRecord, read_family
-from consilience.reporting.seats import SeatState, phase_lines, progress_facts, seat_states, what_is_missing
+from consilience.reporting.replayed import record_at
+from consilience.reporting.seats import (
+    SeatState,
+    phase_lines,
+    progress_facts,
+    seat_states,
+    ticket_states,
+    what_is_missing,
+)
 from consilience.reporting.transcript import PagePlace, log_entry, logged, places_of
 from consilience.reporting.views import tree
 from consilience.server.blindness import seats_of_owner
@@ -238,7 +246,8 @@ class LiveSession:
         log = SessionLog(record, places, self._entries)
         questions = pending_questions(record.events, record.text, lambda id: tuple(record.prompt(id)))
         asks = any(not question.answered and not question.ticket for question in questions)
-        parts = session_parts(record, places, since=self._since, asks=asks)
+        since = {key: Since(moment=_iso(began)) for key, began in self._since.items() if began is not None}
+        parts = session_parts(record, places, since=since, asks=asks)
         self._number += 1
         changed = {
             name: before.changed[name] if before is not None and before.parts[name] == part else self._number
@@ -288,11 +297,11 @@ class LiveSessions:
 
 def _as_it_was(record: SessionRecord, n: int) -> tuple[Mapping[str, Markup], SessionLog]:
     total = len(record.events)
-    if n < total:
-        record = replace(record, events=record.events[:n], flights={}, holder=None, family=None)
-    status = f"As it was after event {n:,} of {total:,}"
+    record, seconds = record_at(record, n)
+    status = f"As it was after event {min(n, total):,} of {total:,}"
     places = places_of(record, page_address(record.session))
-    return session_parts(record, places, status=status), SessionLog(record, places, {})
+    since = {key: Since(words=duration(of)) for key, of in seconds.items()}
+    return session_parts(record, places, since=since, status=status), SessionLog(record, places, {})
 
 
 def page_address(session: str) -> str:
@@ -304,13 +313,13 @@ def session_parts(
     record: SessionRecord,
     places: Mapping[str, PagePlace],
     *,
-    since: Mapping[str, float | None] | None = None,
+    since: Mapping[str, Since] | None = None,
     asks: bool = False,
     status: str = "",
 ) -> dict[str, Markup]:
     """Return the parts of a session's page by name: header, state, contents, seats, report, views, settings, family.
 
-    `since`: when calls in flight began; `asks`: whether a person is asked something now; `status`: the state in other words.
+    `since`: when calls in flight began, by key; `asks`: whether a person is asked something now; `status`: the state in words.
     """
     base, parts = page_address(record.session), page_parts(record, places)
     states = seat_states(record)
@@ -324,6 +333,7 @@ def session_parts(
         "asks": asks,
         "missing": what_is_missing(record, states),
         "seats": list(_seat_rows(record, states.values(), since or {})),
+        "tickets": [(row, _moment(row.asked_at)) for row in ticket_states(record)],
         "progress": list(progress_facts(record)),
         "phase_lines": phase_lines(record),
         "made": record.state.made,
@@ -343,28 +353,37 @@ def session_parts(
     }
 
 
+class Since(NamedTuple):
+    """When a call in flight began: a moment, or how long before the event that is shown."""
+
+    moment: str = ""
+    """ISO 8601."""
+    words: str = ""
+
+
+UNKNOWN = Since()
+
+
 class SeatRow(NamedTuple):
     """A seat in the table of all of them."""
 
     name: str
     model: str
     words: str
-    since: str
-    """When its call in flight began, ISO 8601."""
+    since: Since
+    """When its call in flight began."""
     note: str
     """Why it has no reply, or until when a person is asked."""
 
 
-def _seat_rows(
-    record: SessionRecord, states: Iterable[SeatState], since: Mapping[str, float | None]
-) -> Iterator[SeatRow]:
+def _seat_rows(record: SessionRecord, states: Iterable[SeatState], since: Mapping[str, Since]) -> Iterator[SeatRow]:
     for state in states:
         until = f"until {_moment(state.until)}" if state.until is not None else ""
         yield SeatRow(
             record.names.get(state.agent.id, state.agent.id),
             state.agent.model,
             state.words,
-            _iso(since.get(state.call)),
+            since.get(state.call, UNKNOWN),
             until or (state.why if state.has_failed else ""),
         )
 
@@ -373,17 +392,17 @@ class ColumnRow(NamedTuple):
     """A column of what goes on at present, with the names of those composing there and when each began."""
 
     column: ProgressColumn
-    composing: Sequence[tuple[str, str]]
+    composing: Sequence[tuple[str, Since]]
 
 
-def _columns(record: SessionRecord, since: Mapping[str, float | None]) -> Iterator[ColumnRow]:
+def _columns(record: SessionRecord, since: Mapping[str, Since]) -> Iterator[ColumnRow]:
     for column in record.presentation.columns if record.report is None else ():
         flying = [(record.names.get(agent, agent), key) for key, agent in record.flights.items() if column.has(key)]
-        yield ColumnRow(column, [(name, _iso(since.get(key))) for name, key in flying])
+        yield ColumnRow(column, [(name, since.get(key, UNKNOWN)) for name, key in flying])
 
 
-def _iso(seconds: float | None) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds") if seconds is not None else ""
+def _iso(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 
 def _moment(seconds: float) -> str:
