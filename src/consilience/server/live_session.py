@@ -23,7 +23,7 @@ from consilience.domain.events import AnyEvent, BlindnessLifted, SessionFinished
 from consilience.domain.sections import ProgressColumn, View
 from consilience.journal.store import Records
 from consilience.reporting.formatting import describe_awaited, duration
-from consilience.reporting.html import page_parts, session_content, session_document, shown_views
+from consilience.reporting.html import is_natural, page_parts, session_content, session_document, shown_views
 from consilience.reporting.page_parts import PageParts, environment
 from consilience.reporting.questions import Question, pending_questions
 from consilience.reporting.record import SessionRecord, read_family
@@ -193,8 +193,8 @@ class LiveSession:
             self._running, self._coming = self._coming, None
         stamp = await self._sessions.read(self._caller, self._stamp)
         before, now = self._shown, time.monotonic()
-        self._note_flights(stamp.flying, now)
-        if before is not None and before.stamp == stamp and now < self._family_due:
+        is_same = not self._note_flights(stamp.flying, now)
+        if before is not None and before.stamp == stamp and now < self._family_due and is_same:
             return before
         told = before.record.events if before is not None else ()
         record = await self._sessions.read(self._caller, partial(self._read, before=before, stamp=stamp), told=told)
@@ -209,10 +209,13 @@ class LiveSession:
         flying = frozenset(flight.key for flight in records.flights(session))
         return Stamp(last, flying, records.holder(session), seats_of_owner(records, session))
 
-    def _note_flights(self, flying: Iterable[str], now: float) -> None:
+    def _note_flights(self, flying: Iterable[str], now: float) -> bool:
+        """Note when calls in flight began; return whether more is known than before."""
+        seen = self._sessions.feeds.began(self._caller.owners, self._session)
         began = time.time() if now - self._looked < NOTICED_SECONDS else None
-        self._since = {key: self._since.get(key, began) for key in flying}
-        self._looked = now
+        before, self._looked = self._since, now
+        self._since = {key: before.get(key) or seen.get(key) or began for key in flying}
+        return self._since != before
 
     def _read(self, records: Records, *, before: ShownSession | None, stamp: Stamp) -> SessionRecord:
         """Return the record. Only events that were not read before are read, unless the caller may now see more."""
@@ -317,14 +320,18 @@ def session_parts(
     asks: bool = False,
     status: str = "",
 ) -> dict[str, Markup]:
-    """Return the parts of a session's page by name: header, state, contents, seats, report, views, settings, family.
+    """Return the parts of a session's page by name: header, state, contents, seats, pictures, report, views, settings,
+    family.
 
     `since`: when calls in flight began, by key; `asks`: whether a person is asked something now; `status`: the state in words.
     """
     base, parts = page_address(record.session), page_parts(record, places)
     states = seat_states(record)
-    views = _views_so_far(record)
-    sections = {**({} if record.report else {"seats": "Agents"}), "messages": "Messages"}
+    views = sorted(_views_so_far(record), key=lambda view: not is_natural(view, record))
+    pictures = sum(is_natural(view, record) for view in views)
+    rendered = list(_rendered_views(parts, views, base))
+    acts = {} if status else {"actions": "What you can do"}
+    sections = {**({} if record.report else {"seats": "Agents"}), **acts, "messages": "Messages"}
     content = {
         **session_content(record, places, session_document(record, with_replies=False), views, sections),
         "parts": parts,
@@ -347,7 +354,8 @@ def session_parts(
         "contents": render_part(environment(), "contents", content),
         "seats": Markup() if record.report else render_part(templates(), "seats", content),
         "report": render_part(environment(), "report", content),
-        "views": _rendered_views(parts, views, base),
+        "pictures": Markup().join(rendered[:pictures]),
+        "views": Markup().join(rendered[pictures:]),
         "settings": render_part(environment(), "settings", content) if started else Markup(),
         "family": render_part(environment(), "family", content) if record.family else Markup(),
     }
@@ -420,15 +428,14 @@ def _views_so_far(record: SessionRecord) -> list[View]:
     return [tree.view(record), *(view for view in record.presentation.views if not view.is_empty)]
 
 
-def _rendered_views(parts: PageParts, views: Iterable[View], base: str) -> Markup:
-    rendered, room = [], MAX_VIEW_CHARS
+def _rendered_views(parts: PageParts, views: Iterable[View], base: str) -> Iterator[Markup]:
+    room = MAX_VIEW_CHARS
     for view in views:
         html = parts.view(view)
         if len(html) > room:
             html = render_part(templates(), "view_link", {"view": view, "base": base})
-        rendered.append(html)
+        yield html
         room -= len(html)
-    return Markup().join(rendered)
 
 
 def _status(record: SessionRecord) -> str:

@@ -397,9 +397,10 @@ def _seat_note(rating: float | None, flags: Mapping[Tag, bool], received: SeatNo
     critical = [tag for tag in tags if flags[tag]]
     flagged = f"flags: {', '.join(tags)}" if tags else ""
     tagged = count(len(tags), "tag") if tags else ""
+    short = (format_score(rating), received.short) if received else (rated, tagged)
     return SeatNote(
         text="; ".join(filter(None, (rated, flagged, received.text if received else ""))),
-        short="; ".join(filter(None, (rated, tagged, received.short if received else ""))),
+        short="; ".join(filter(None, short)),
         shade=rating,
         alert=f"critical: {', '.join(critical)}" if critical else "",
     )

@@ -8,17 +8,28 @@ from consilience.domain.events import Noted
 from consilience.domain.hierarchies import Hierarchy
 from consilience.domain.notes import load_note
 from consilience.domain.report import UnfinishedSession
-from consilience.domain.sections import Bar, Presentation, ProgressColumn, extend_presentation
+from consilience.domain.sections import (
+    Bar,
+    Block,
+    Details,
+    Diff,
+    Presentation,
+    ProgressColumn,
+    Section,
+    extend_presentation,
+)
 from consilience.domain.wording import count
 from consilience.protocols._common.presenting import format_share
 from consilience.protocols.refinement.report_data import (
     HANDED_NOTE,
     PASS_NOTE,
     HandedDown,
+    PassReport,
     RecordedPass,
     RefinementState,
+    pass_name,
 )
-from consilience.protocols.refinement.views import distances_view, flow_view, passes_view
+from consilience.protocols.refinement.views import describe_verdict, distances_view, flow_view, passes_view
 
 MAX_ISSUES = 6
 """Issues with a part that its column lists, the first ones."""
@@ -51,8 +62,31 @@ def extend_progress(common: Presentation, session: UnfinishedSession) -> Present
     state = state_so_far(session)
     parents = state.topology.parents
     distances = distances_view(state.settings, state.distances, parents, finished=False)
-    columns = tuple(_columns(state, hierarchy_of(session).sections))
-    return extend_presentation(common, views=(passes_view(state), flow_view(state), distances), columns=columns)
+    return extend_presentation(
+        common,
+        sections=tuple(_differences(state)),
+        views=(passes_view(state), flow_view(state), distances),
+        columns=tuple(_columns(state, hierarchy_of(session).sections)),
+    )
+
+
+def _differences(state: RefinementState) -> Iterator[Section]:
+    """Yield what the passes changed in the whole text, the last one unfolded."""
+    changed = [entry for entry in state.passes if entry.diff]
+    if changed:
+        *earlier, last = changed
+        blocks: list[Block] = [_difference(last, state)]
+        blocks += [Details(summary=_pass_words(entry, state), blocks=(_difference(entry, state),)) for entry in earlier]
+        yield Section(name="differences", part="answer", heading="What the passes changed", blocks=tuple(blocks))
+
+
+def _difference(entry: PassReport, state: RefinementState) -> Diff:
+    return Diff(heading=f"{_pass_words(entry, state)} (− removed, + added):", text=entry.diff)
+
+
+def _pass_words(entry: PassReport, state: RefinementState) -> str:
+    """Return `Pass 2, from pass 1: 0.77, needed 0.80, not met`."""
+    return f"{entry.name.capitalize()}, from {pass_name(entry.base)}: {describe_verdict(entry, state)}"
 
 
 def _columns(state: RefinementState, sections: Sequence[str]) -> Iterator[ProgressColumn]:

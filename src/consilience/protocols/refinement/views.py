@@ -65,7 +65,7 @@ def passes_view(report: RefinementState) -> View:
     for entry in report.passes:
         answer = " (the answer)" if entry.index == report.best_pass else ""
         blocks += [
-            Subheading(text=f"{entry.name}{answer}: {_verdict(entry, report)}"),
+            Subheading(text=f"{entry.name}{answer}: {describe_verdict(entry, report)}"),
             _part_table(entry, report),
         ]
         if entry.whole_issues:
@@ -89,7 +89,8 @@ def _overview(entry: PassReport, report: RefinementState) -> tuple[str, ...]:
     )
 
 
-def _verdict(entry: PassReport, report: RefinementState) -> str:
+def describe_verdict(entry: PassReport, report: RefinementState) -> str:
+    """Return the quality of a pass and whether it is enough: `0.77, needed 0.80, not met`."""
     if entry.unchanged:
         return "no part changed, so it was not judged again"
     if not entry.index:
@@ -142,7 +143,7 @@ def _passes_picture(report: RefinementState) -> Grid:
                 label=f"{entry.name}{', the answer' if best else ''}",
                 value=entry.quality if entry.index else entry.whole_mark,
                 value_text=format_score(entry.quality if entry.index else entry.whole_mark),
-                note=_verdict(entry, report).rpartition(", ")[2]
+                note=describe_verdict(entry, report).rpartition(", ")[2]
                 + (f", {format_share(entry.change)} changed" if entry.change is not None else ""),
                 framed=best,
             )
