@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import re
+from typing import Any
+
 import pytest
 
 from browser.conftest import Gate, Reader
 from browser.test_session_page import DEBATE, EMERGENCE, check
-from server.served import Served
+from server.served import Served, typed
 
 pytestmark = pytest.mark.processes
 
@@ -41,4 +45,124 @@ def test_tree_that_runs_shows_who_waits_for_whom(reader: Reader, served: Served,
     gate.let(4)
     root.filter(has_text="composing").wait_for()
     reader.has("#seats", "waits for integrator (L1N1)")
+    check(reader)
+
+
+CODE = 'def first(values):\n    return values[1]\n\n\ndef save(path, text):\n    open(path, "w").write(text)\n'
+REVIEW = {
+    "protocol": "review",
+    "settings": {"max_iterations": 2},
+    "task": "Review it.",
+    "sources": [{"name": "first.py", "text": CODE}, {"name": "notes.md", "text": "It is so.\n"}],
+}
+FINDING = {
+    "severity": "major",
+    "category": "bounds",
+    "document": "S1",
+    "line": 2,
+    "quotation": "return values[1]",
+    "claim": "The first value is at index 0.",
+    "check": {"kind": "read", "text": "line 2"},
+}
+
+
+def reviewing(body: dict[str, Any], headers: dict[str, str]) -> tuple[int, object]:
+    """A reply as `typed` gives it; in the reviews of red one finding, in those of blue none, of a judge a refutation."""
+    status, answer = typed(body, headers)
+    message = answer["choices"][0]["message"]  # type: ignore[index]
+    value = json.loads(message["content"]) if message["content"].startswith("{") else {}
+    if "findings" in value:
+        is_red = any("You are red:" in str(sent["content"]) for sent in body["messages"])
+        value |= {"findings": [FINDING] if is_red else [], "vote": "reject", "reason": "A sealed reason."}
+    for verdict in value.get("verdicts", ()):
+        verdict |= {"verdict": "refute", "reason": "It is meant so."}
+    message["content"] = json.dumps(value) if value else message["content"]
+    return status, answer
+
+
+def above(reader: Reader, upper: str, lower: str) -> bool:
+    """Return whether one part of the page stands above another."""
+    tops = [reader.page.locator(place).first.bounding_box()["y"] for place in (upper, lower)]
+    return bool(tops[0] < tops[1])
+
+
+def test_review_that_runs_shows_findings_by_file_with_votes_and_gates(
+    reader: Reader, served: Served, gate: Gate
+) -> None:
+    gate.answers = reviewing
+    session = served.begin(**REVIEW)
+    reader.open(served, session)
+    reader.has(".column .composing", "is composing")
+    reader.has(".column .badge", "0 of 2 reviews")
+    gate.let(1)
+    reader.has("#report h3, #report h4", "first.py")
+    reader.has("#report pre", "return values[1]")
+    reader.has("#report", "not judged")
+    assert above(reader, "#report pre", "#messages"), "the picture does not move down with every message"
+    assert "A sealed reason." not in reader.page.locator("#report").inner_text()
+    for place, words in (
+        ("#gates", "iteration 1"),
+        ("#findings", "first.py"),
+        ("#report", "refuted by"),
+        ("#report", "It is meant so."),
+    ):
+        for _ in range(20):
+            if words in (reader.page.locator(place).first.text_content() if reader.page.locator(place).count() else ""):
+                break
+            gate.let(1)
+            reader.page.wait_for_timeout(700)  # a page is folded at most twice a second
+        reader.has(place, words)
+        assert reader.page.locator("#live").get_attribute("data-layout") == "running"
+    check(reader)
+    gate.let(100)
+    reader.has("#live-state", "Finished")
+    reader.has("#report", "refuted by")
+
+
+def test_refinement_that_runs_shows_its_parts_its_passes_and_their_differences(
+    reader: Reader, served: Served, gate: Gate
+) -> None:
+    session = served.begin(protocol="refinement", settings={"max_passes": 3}, task="A post on batteries.")
+    reader.open(served, session)
+    reader.has(".column .badge", "not written yet")
+    gate.let(1)
+    reader.has("#flow", "pass 1")
+    for place, words in (
+        (".column .badge", "after pass 1"),
+        ("#passes", "pass 1"),
+        ("#differences, #report", "Pass 2"),
+    ):
+        for _ in range(60):
+            if reader.page.locator(place).filter(has_text=words).count():
+                break
+            gate.let(1)
+            reader.page.wait_for_timeout(700)
+        reader.has(place, words)
+    assert reader.page.locator("#live").get_attribute("data-layout") == "running"
+    reader.has("#report", "What the passes changed")
+    assert reader.page.locator("#report pre ins, #report pre").first.inner_text()
+    assert above(reader, "#passes", "#messages")
+    check(reader)
+
+
+def test_replay_shows_who_was_composing_then(reader: Reader, served: Served, gate: Gate) -> None:
+    session = served.begin(**EMERGENCE)
+    reader.open(served, session)
+    reader.has("#seats", "composing")
+    reader.page.wait_for_timeout(300)  # so that the replies are later than the questions
+    gate.let(1000)
+    reader.has("#live-state", "Finished")
+    reader.open(served, session, "/at/2")
+    leaf = reader.page.locator("#seats tr").nth(2)
+    assert "composing, 0 replies (for " in leaf.inner_text()
+    assert "waits for analytical (L2N1), creative (L2N2)" in reader.page.locator("#seats tr").nth(1).inner_text()
+    reader.has("#tree", "composing")
+    total = int(reader.page.locator("#slider").get_attribute("max"))
+    states = set()
+    reader.page.locator("#slider").focus()
+    for n in range(3, total):
+        reader.page.keyboard.press("ArrowRight")
+        reader.until(f"location.pathname.endsWith('/at/{n}')")
+        states.add(re.sub(r" \(for .*\)", "", leaf.locator("td").first.inner_text()))
+    assert {"composing, 0 replies", "waits for integrator (L1N1), 2 replies"} <= states, states
     check(reader)

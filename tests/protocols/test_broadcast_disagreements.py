@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from consilience.domain.detail import Detail
 from consilience.domain.errors import Rejected
+from consilience.domain.events import CallCompleted, Noted
 from consilience.domain.outcome import StopReason
 from consilience.domain.panels import load_panel
 from consilience.domain.report import FactsKept, Objection
+from consilience.domain.sections import Bullets
+from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.models.scripted import ScriptedModel
 from consilience.protocols.broadcast import Broadcast
 from consilience.reporting.markdown import headline, markdown
+from consilience.reporting.record import read_record
+from consilience.reporting.views import tree, view_of, view_text
+from kit import runner
 from kit.golden import Golden, lines_with, section
 from protocols.test_broadcast import Extra, agents, recorded, shown
 from protocols.test_broadcast_calls import go, rating
@@ -38,6 +46,13 @@ def disagreeing(**closing: object) -> Extra:
         return {}
 
     return extra
+
+
+@pytest.fixture
+def store() -> Iterator[SqliteStore]:
+    store = SqliteStore(":memory:")
+    yield store
+    store.close()
 
 
 def fates(objections: tuple[Objection, ...]) -> dict[str, tuple[str | None, str]]:
@@ -499,3 +514,36 @@ async def test_prompts_demand_no_first_word_and_full_ones_no_sentence_count() ->
         words = " ".join(request.text.rpartition("</quote")[2] + request.system for request in model.requests)
         assert not re.search(r"\bYes or No\b|first word", words)
         assert detail == "brief" or not re.search(r"(two|three|four) (short )?sentences|at most \w+ words", words)
+
+
+async def test_tree_of_a_running_broadcast_shows_disagreements_at_the_agents_that_received_them(
+    store: SqliteStore,
+) -> None:
+    await runner.start("Is it so?", PAIR, models=agents(disagreeing(), 8), store=store, session="s")
+    record = read_record(store, "s")
+    started = next(
+        n for n, e in enumerate(record.events, 1) if isinstance(e, CallCompleted) and e.key == "synthesize/L1N1"
+    )
+    before = replace(record, events=record.events[: started - 1])
+    received = "1 objection to its text: open"
+    for shown_record, words in ((before, received), (record, received)):
+        items = [
+            item.text for block in tree.view(shown_record).blocks if isinstance(block, Bullets) for item in block.items
+        ]
+        assert sum(words in item for item in items) == 2, items
+    text = view_text("objections", before)
+    assert "L2N1 says otherwise" in text
+    assert "L2N2 says otherwise" in text
+
+
+async def test_tree_of_a_running_broadcast_drops_a_disagreement_that_was_not_raised_again(store: SqliteStore) -> None:
+    def once(request: ModelRequest) -> dict[str, object]:
+        return disagreeing()(request) if request.key.startswith("iteration-1/") else {}
+
+    protocol = Broadcast(children=2, max_iterations=2)
+    await runner.start("Is it so?", protocol, models=agents(once, 3), store=store, session="s")
+    record = read_record(store, "s")
+    ends = [n for n, e in enumerate(record.events, 1) if isinstance(e, Noted) and e.name == "disagreements"]
+    assert len(ends) == 4
+    views = [view_of("objections", replace(record, events=record.events[:n])) for n in (ends[1], ends[3])]
+    assert [view.is_empty for view in views] == [False, True]

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import pytest
 
 from consilience.domain.errors import Rejected
+from consilience.domain.events import Noted
 from consilience.domain.messages import Source
 from consilience.domain.outcome import StopReason
+from consilience.domain.sections import Graph
+from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.models.scripted import ScriptedModel
 from consilience.protocols.emergence import Emergence
 from consilience.reporting.markdown import markdown
+from consilience.reporting.record import read_record
+from consilience.reporting.views import tree, view_text
+from kit import runner
 from kit.golden import Golden, section
 from protocols.test_emergence_calls import go
 
@@ -348,3 +355,23 @@ async def test_objection_to_a_text_that_was_not_shown_is_void() -> None:
     report, _ = await go(Emergence(children=2, depth=3, max_rounds=1), ScriptedModel(reply))
     assert report.objections == ()
     assert report.metrics["void_objections"] == 1
+
+
+async def test_tree_shows_objections_with_their_state_while_it_runs_and_in_the_report() -> None:
+    script = {
+        "round-1/lateral/L2N2": objects("A"),
+        "round-2/leaf_respond/L2N1": answers("B.1", "yielded", "corrected"),
+    }
+    store = SqliteStore(":memory:")
+    await runner.start("Go on.", TWO, models=answering(script), store=store, session="s")
+    record = read_record(store, "s")
+    names = [event.name if isinstance(event, Noted) else "" for event in record.events]
+    notes = []
+    for n in (names.index("objection_raised") + 1, names.index("objection_met") + 1, len(names)):
+        shown = replace(record, events=record.events[:n])
+        picture = tree.view(shown).picture
+        assert isinstance(picture, Graph)
+        notes.append(next(node.note for node in picture.panels[0].nodes if node.id == "L2N1").splitlines()[0])
+        assert ("conceded (creative (L2N2))" in view_text("tree", shown)) == (n > names.index("objection_met"))
+    assert notes == ["1 objection, 1 open", "1 objection, none open", "1 objection, none open"]
+    store.close()

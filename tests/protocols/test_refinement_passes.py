@@ -304,7 +304,7 @@ async def test_judged_passes_are_recorded_before_the_run_ends() -> None:
         {"draft": DRAFT, "max_passes": 2}, script(marking({0: 5, 1: 6, 2: 7}, issues)), store=store
     )
     events = list(store.read(report.session))
-    notes = [n for n, event in enumerate(events) if isinstance(event, Noted)]
+    notes = [n for n, event in enumerate(events) if isinstance(event, Noted) and event.name == "pass"]
     assert len(notes) == 3
     half = events[: notes[1] + 1]
     view = RefinementReport.progress(UnfinishedSession(half[0], half, store.text)).model_dump_json()  # type: ignore[arg-type]

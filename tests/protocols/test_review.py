@@ -13,17 +13,22 @@ import pytest
 from consilience.deliberation import Deliberation
 from consilience.domain.detail import Detail
 from consilience.domain.errors import Rejected, SettingsError, UnknownName
+from consilience.domain.events import CallCompleted
+from consilience.domain.findings import decided_by, place_of, topic_of
 from consilience.domain.messages import Source
 from consilience.domain.outcome import StopReason
+from consilience.domain.sections import Table
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.models.scripted import ScriptedModel
 from consilience.protocols.review import Review, ReviewReport
+from consilience.protocols.review.presenting import VERBS
 from consilience.protocols.review.strategies import TEXT_LENSES
 from consilience.reporting.markdown import markdown
 from consilience.reporting.partial_report import partial_markdown
 from consilience.reporting.record import SessionRecord, read_record
 from kit import runner
+from kit.cases import CASES
 from kit.golden import Golden, lines_with
 from kit.reviewing import CODE, DIFF, SOURCES, UNCLOSED, Script, closing, finding, judgement, review, script
 
@@ -533,6 +538,46 @@ async def test_unfinished_review_names_what_it_does_not_read() -> None:
     protocol = Review(left_out=("binary: logo.png",))
     await runner.start("Review it.", protocol, models=model, store=store, sources=SOURCES, session="s")
     assert "- **Left out:** binary: logo.png" in partial_markdown(unfinished(store, "s"))
+    store.close()
+
+
+async def test_unfinished_review_shows_findings_by_file_with_their_votes_and_gates_as_its_report_does() -> None:
+    store = SqliteStore(":memory:")
+    case = next(case for case in CASES if case.name == "review")
+    models = ScriptedModel(case.script)
+    report = await runner.start("Go on.", case.protocol, models=models, store=store, sources=case.sources, session="s")
+    assert isinstance(report, ReviewReport)
+    record = read_record(store, "s")
+    views = {view.name: view for view in unfinished(store, "s").presentation.views}
+    (table,) = views["findings"].blocks
+    assert isinstance(table, Table)
+    assert {row[1:] for row in table.rows} == {
+        (f.severity, topic_of(f), place_of(f), decided_by(f)) for f in report.findings
+    }
+    assert views["gates"] == next(view for view in record.presentation.views if view.name == "gates")
+    shown = partial_markdown(unfinished(store, "s")).partition("## Replies so far")[0]
+    for listed in report.findings:
+        assert f"### {listed.file}" in shown
+        assert listed.quotation in shown
+        assert all(f"{j.agent} {VERBS[j.verdict]}:" in shown for j in listed.judgements)
+    assert any(listed.judgements for listed in report.findings)
+    store.close()
+
+
+async def test_running_review_shows_a_reply_at_once_and_no_sealed_ballot() -> None:
+    store = SqliteStore(":memory:")
+    models = ScriptedModel(script({"red": review([finding()], vote="reject", reason="It will not do.")}))
+    await runner.start("Review it.", Review(), models=models, store=store, sources=SOURCES, session="s")
+    record = read_record(store, "s")
+    first = next(n for n, e in enumerate(record.events, 1) if isinstance(e, CallCompleted) and e.agent == "red")
+    so_far = replace(record, events=record.events[:first])
+    (column,) = so_far.presentation.columns
+    assert {"red: 1 finding", "blue: not yet"} & set(column.lines)
+    assert column.has("review-1/part-1/blue")
+    shown = partial_markdown(so_far).partition("## Replies so far")[0]
+    assert "1 finding; other reviewers judge them when the reviews are in." in shown
+    assert "reject" not in shown
+    assert "It will not do." not in shown
     store.close()
 
 

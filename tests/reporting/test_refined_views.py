@@ -13,16 +13,17 @@ import html5lib
 import pytest
 
 from consilience.domain.errors import SettingsError
-from consilience.domain.events import SessionFinished
+from consilience.domain.events import Noted, SessionFinished
 from consilience.domain.hierarchies import Hierarchy, distance, load_hierarchy, shipped_hierarchies
 from consilience.domain.outcome import Limits
-from consilience.domain.sections import Matrix, Table, View
+from consilience.domain.sections import Diff, Graph, Matrix, Table, View
 from consilience.domain.topology import hierarchy
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.protocols.refinement import Refinement
-from consilience.protocols.refinement.report import RefinementReport, distances_view, flow_rows
+from consilience.protocols.refinement.report import RefinementReport
 from consilience.protocols.refinement.report_data import HandedDownText
+from consilience.protocols.refinement.views import distances_view, flow_rows
 from consilience.reporting.export import as_markdown
 from consilience.reporting.html import page
 from consilience.reporting.record import SessionRecord, read_record
@@ -35,7 +36,7 @@ from consilience.testing import ScriptedModel, ServerError
 from kit import runner
 from kit.cases import blog
 from kit.golden import Golden
-from reporting.refinements import editing, refined
+from reporting.refinements import ISSUES, editing, refined
 from reporting.sessions import HOSTILE, by_hand, ran, turns
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -337,15 +338,49 @@ async def test_refinement_view_of_another_protocol_lists_its_views(store: Sqlite
     assert not ids & set(OURS)
 
 
-async def test_flow_view_of_an_unfinished_session_is_a_sentence(store: SqliteStore) -> None:
-    record = unfinished(await refined(store))
-    assert list(views_of(record)) == [*COMMON, "figures", *OURS]
-    assert rows(view_text("passes", record), "pass ")[1:] == [
-        "pass 1 0.47 0.40 0.50 0.50 0.50 6 not met",
-        "pass 2 0.77 0.70 0.80 0.80 0.80 2 not met",
-        "pass 3 0.57 0.50 0.60 0.60 0.60 2 not met",
-    ]
-    assert view_text("flow", record) == "What was handed down stands in the report, and this session has none yet.\n"
+async def test_unfinished_session_has_the_passes_and_the_flow_of_its_report(store: SqliteStore) -> None:
+    record = await refined(store)
+    assert list(views_of(unfinished(record))) == [*COMMON, "figures", *OURS]
+    for name in ("passes", "flow"):
+        shown, so_far = view_of(name, record), view_of(name, unfinished(record))
+        assert so_far.picture is not None
+        assert [b for b in so_far.blocks if isinstance(b, Diff)] == [b for b in shown.blocks if isinstance(b, Diff)]
+        texts = (
+            view_text(name, record).replace(" (the answer)", "").replace("the answer", ""),
+            view_text(name, unfinished(record)),
+        )
+        finished, running = ([word for word in text.split() if set(word) != {"─"}] for text in texts)
+        assert running == finished
+
+
+async def test_flow_of_a_pass_goes_down_and_then_up(store: SqliteStore) -> None:
+    record = await refined(store)
+    labels = []
+    for n in range(1, len(record.events)):
+        picture = view_of("flow", replace(record, events=record.events[:n])).picture
+        if isinstance(picture, Graph) and len(picture.panels) == 1:
+            edges = picture.panels[0].edges
+            labels.append((sum(bool(e.near_source) for e in edges), sum(bool(e.near_target) for e in edges)))
+    down, up = zip(*labels, strict=True)
+    assert list(down) == sorted(down)
+    assert len(set(down)) > 2, "text after text"
+    assert set(up) == {0, max(up)}, "at the end of the pass"
+    assert list(up) == sorted(up)
+
+
+async def test_parts_of_a_running_refinement_name_their_issues(store: SqliteStore) -> None:
+    record = await refined(store)
+    ends = [n for n, event in enumerate(record.events, 1) if isinstance(event, Noted) and event.name == "pass"]
+    before, after = (replace(record, events=record.events[:n]).presentation.columns for n in (ends[0] - 1, ends[0]))
+    assert [column.badge for column in before] == ["not written yet"] * 3
+    assert [column.heading for column in after] == [column.heading for column in before]
+    assert after[0].lines == ("2 issues", *ISSUES)
+    assert after[0].badge == "after pass 1: written"
+    assert after[0].bar is not None
+    assert after[0].has("pass-2/draft/intro")
+
+
+async def test_distances_of_an_unfinished_session_without_vectors_are_a_sentence(store: SqliteStore) -> None:
     roles = Refinement(hierarchy=FLAT, filter="never")
     await runner.start("t", roles, models=ScriptedModel(editing), store=store, session="flat", limits=Limits(steps=1))
     flat = unfinished(read_record(store, "flat"))

@@ -27,7 +27,7 @@ from consilience.reporting.record import SessionRecord
 from consilience.reporting.report_sections import MAX_TITLE_CHARS, ReportDocument, describe_stop, report_document
 from consilience.reporting.styles import style_sheet
 from consilience.reporting.transcript import PagePlace, place_words, places_of, transcript
-from consilience.reporting.views import folded_views, views_of
+from consilience.reporting.views import COMMON, folded_views, views_of
 
 MAX_SETTING_CHARS = 400
 HEADING_TASK_CHARS = 600
@@ -81,6 +81,11 @@ def shown_views(record: SessionRecord) -> list[View]:
         return []
     folded = folded_views(record)
     return [view for name, view in views_of(record).items() if name not in folded and not view.is_empty]
+
+
+def is_natural(view: View, record: SessionRecord) -> bool:
+    """Whether a view is the picture of the session's own protocol: one that the protocol adds or, of a tree, that of its agents."""
+    return view.name not in COMMON or (view.name == "tree" and any(record.topology.parents.values()))
 
 
 def session_content(

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from consilience.domain.agents import Agent
-from consilience.domain.events import CallCompleted, CallFailed, Ended, ReplyRejected
+from consilience.domain.events import CallAwaited, CallCompleted, CallFailed, Ended, ReplyRejected
 from consilience.domain.sections import Tone
 from consilience.reporting.formatting import (
     count,
@@ -199,3 +200,40 @@ def phase_lines(record: SessionRecord) -> list[str]:
     ]
     flying = Counter(record.place(key, agent) for key, agent in record.flights.items())
     return [*lines[-MAX_PHASES:], *(f"Under way: {place}, {count(n, 'call')}" for place, n in flying.items())]
+
+
+class TicketState(NamedTuple):
+    """A ticket by which an agent of another process is asked."""
+
+    ticket: str
+    agent: str
+    """Name of the seat."""
+    place: str
+    """The step and phase that it is for."""
+    asked_at: float
+    """Seconds since the epoch."""
+    words: str
+    """`open`, or how it ended."""
+
+
+def ticket_states(record: SessionRecord) -> list[TicketState]:
+    """Return the tickets of a session in the order in which they were posted, without those that it inherited."""
+    ended = {(call.key, call.attempt): call for call in record.state.calls}
+    tickets: dict[str, TicketState] = {}
+    for event in record.events:
+        if isinstance(event, CallAwaited) and event.ticket:
+            name, place = record.names.get(event.agent, event.agent), record.place(event.key, event.agent)
+            words = _ticket_words(ended.get((event.key, event.attempt)))
+            tickets[event.ticket] = TicketState(event.ticket, name, place, event.asked_at, words)
+    return list(tickets.values())
+
+
+def _ticket_words(call: Ended | None) -> str:
+    match call:
+        case CallCompleted():
+            return "answered"
+        case CallFailed(failure=failure):
+            return f"ended without an answer: {failure.value}"
+        case ReplyRejected():
+            return "answered; the answer was not usable"
+    return "open"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from bisect import bisect_left
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -75,6 +76,8 @@ class _Feed:
         """Their numbers, which never fall: not every event may be seen, and a quoted one has that of the row before it."""
         self._last = 0
         self.flying: dict[str, bytes] = {}
+        self.began: dict[str, float] = {}
+        """When calls in flight were first seen, in seconds since the epoch, without those that the first poll found."""
         self.ended = False
         """Nothing more will come: the session is finished or removed, or the server ends."""
         self.readers = 0
@@ -112,6 +115,7 @@ class _Feed:
                 self.stop()
                 return
             is_new = bool(page.rows) or page.flying.keys() != self.flying.keys()
+            self._note_starts(page.flying)
             self.rows += page.rows
             self._numbers += page.numbers
             self._last = page.last
@@ -120,6 +124,11 @@ class _Feed:
                 self._announce()
             seconds = MIN_POLL_SECONDS if is_new else min(2 * seconds, MAX_POLL_SECONDS)
             await asyncio.sleep(seconds)
+
+    def _note_starts(self, flying: Collection[str]) -> None:
+        if self._last:
+            started = dict.fromkeys(set(flying) - self.flying.keys(), time.time())
+            self.began = {key: began for key, began in {**started, **self.began}.items() if key in flying}
 
     def _announce(self) -> None:
         self._news.set_result(None)
@@ -155,6 +164,12 @@ class Feeds:
             if not feed.readers and self._feeds.get(key) is feed:
                 del self._feeds[key]
                 feed.stop()
+
+    def began(self, owners: tuple[str, ...], session: str) -> Mapping[str, float]:
+        """Return when calls in flight of a session that is watched were sent, by key, in seconds since the epoch, as far as it is
+        known to a fraction of a second."""
+        feed = self._feeds.get((owners, session))
+        return feed.began if feed else {}
 
     @property
     def readers(self) -> int:

@@ -11,7 +11,7 @@ import time
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -22,12 +22,20 @@ from markupsafe import Markup
 from consilience.domain.events import AnyEvent, BlindnessLifted, SessionFinished
 from consilience.domain.sections import ProgressColumn, View
 from consilience.journal.store import Records
-from consilience.reporting.formatting import describe_awaited
-from consilience.reporting.html import page_parts, session_content, session_document, shown_views
+from consilience.reporting.formatting import describe_awaited, duration
+from consilience.reporting.html import is_natural, page_parts, session_content, session_document, shown_views
 from consilience.reporting.page_parts import PageParts, environment
 from consilience.reporting.questions import Question, pending_questions
 from consilience.reporting.record import SessionRecord, read_family
-from consilience.reporting.seats import SeatState, phase_lines, progress_facts, seat_states, what_is_missing
+from consilience.reporting.replayed import record_at
+from consilience.reporting.seats import (
+    SeatState,
+    phase_lines,
+    progress_facts,
+    seat_states,
+    ticket_states,
+    what_is_missing,
+)
 from consilience.reporting.transcript import PagePlace, log_entry, logged, places_of
 from consilience.reporting.views import tree
 from consilience.server.blindness import seats_of_owner
@@ -185,8 +193,8 @@ class LiveSession:
             self._running, self._coming = self._coming, None
         stamp = await self._sessions.read(self._caller, self._stamp)
         before, now = self._shown, time.monotonic()
-        self._note_flights(stamp.flying, now)
-        if before is not None and before.stamp == stamp and now < self._family_due:
+        is_same = not self._note_flights(stamp.flying, now)
+        if before is not None and before.stamp == stamp and now < self._family_due and is_same:
             return before
         told = before.record.events if before is not None else ()
         record = await self._sessions.read(self._caller, partial(self._read, before=before, stamp=stamp), told=told)
@@ -201,10 +209,13 @@ class LiveSession:
         flying = frozenset(flight.key for flight in records.flights(session))
         return Stamp(last, flying, records.holder(session), seats_of_owner(records, session))
 
-    def _note_flights(self, flying: Iterable[str], now: float) -> None:
+    def _note_flights(self, flying: Iterable[str], now: float) -> bool:
+        """Note when calls in flight began; return whether more is known than before."""
+        seen = self._sessions.feeds.began(self._caller.owners, self._session)
         began = time.time() if now - self._looked < NOTICED_SECONDS else None
-        self._since = {key: self._since.get(key, began) for key in flying}
-        self._looked = now
+        before, self._looked = self._since, now
+        self._since = {key: before.get(key) or seen.get(key) or began for key in flying}
+        return self._since != before
 
     def _read(self, records: Records, *, before: ShownSession | None, stamp: Stamp) -> SessionRecord:
         """Return the record. Only events that were not read before are read, unless the caller may now see more."""
@@ -238,7 +249,8 @@ class LiveSession:
         log = SessionLog(record, places, self._entries)
         questions = pending_questions(record.events, record.text, lambda id: tuple(record.prompt(id)))
         asks = any(not question.answered and not question.ticket for question in questions)
-        parts = session_parts(record, places, since=self._since, asks=asks)
+        since = {key: Since(moment=_iso(began)) for key, began in self._since.items() if began is not None}
+        parts = session_parts(record, places, since=since, asks=asks)
         self._number += 1
         changed = {
             name: before.changed[name] if before is not None and before.parts[name] == part else self._number
@@ -288,11 +300,11 @@ class LiveSessions:
 
 def _as_it_was(record: SessionRecord, n: int) -> tuple[Mapping[str, Markup], SessionLog]:
     total = len(record.events)
-    if n < total:
-        record = replace(record, events=record.events[:n], flights={}, holder=None, family=None)
-    status = f"As it was after event {n:,} of {total:,}"
+    record, seconds = record_at(record, n)
+    status = f"As it was after event {min(n, total):,} of {total:,}"
     places = places_of(record, page_address(record.session))
-    return session_parts(record, places, status=status), SessionLog(record, places, {})
+    since = {key: Since(words=duration(of)) for key, of in seconds.items()}
+    return session_parts(record, places, since=since, status=status), SessionLog(record, places, {})
 
 
 def page_address(session: str) -> str:
@@ -304,18 +316,22 @@ def session_parts(
     record: SessionRecord,
     places: Mapping[str, PagePlace],
     *,
-    since: Mapping[str, float | None] | None = None,
+    since: Mapping[str, Since] | None = None,
     asks: bool = False,
     status: str = "",
 ) -> dict[str, Markup]:
-    """Return the parts of a session's page by name: header, state, contents, seats, report, views, settings, family.
+    """Return the parts of a session's page by name: header, state, contents, seats, pictures, report, views, settings,
+    family.
 
-    `since`: when calls in flight began; `asks`: whether a person is asked something now; `status`: the state in other words.
+    `since`: when calls in flight began, by key; `asks`: whether a person is asked something now; `status`: the state in words.
     """
     base, parts = page_address(record.session), page_parts(record, places)
     states = seat_states(record)
-    views = _views_so_far(record)
-    sections = {**({} if record.report else {"seats": "Agents"}), "messages": "Messages"}
+    views = sorted(_views_so_far(record), key=lambda view: not is_natural(view, record))
+    pictures = sum(is_natural(view, record) for view in views)
+    rendered = list(_rendered_views(parts, views, base))
+    acts = {} if status else {"actions": "What you can do"}
+    sections = {**({} if record.report else {"seats": "Agents"}), **acts, "messages": "Messages"}
     content = {
         **session_content(record, places, session_document(record, with_replies=False), views, sections),
         "parts": parts,
@@ -324,6 +340,7 @@ def session_parts(
         "asks": asks,
         "missing": what_is_missing(record, states),
         "seats": list(_seat_rows(record, states.values(), since or {})),
+        "tickets": [(row, _moment(row.asked_at)) for row in ticket_states(record)],
         "progress": list(progress_facts(record)),
         "phase_lines": phase_lines(record),
         "made": record.state.made,
@@ -337,10 +354,22 @@ def session_parts(
         "contents": render_part(environment(), "contents", content),
         "seats": Markup() if record.report else render_part(templates(), "seats", content),
         "report": render_part(environment(), "report", content),
-        "views": _rendered_views(parts, views, base),
+        "pictures": Markup().join(rendered[:pictures]),
+        "views": Markup().join(rendered[pictures:]),
         "settings": render_part(environment(), "settings", content) if started else Markup(),
         "family": render_part(environment(), "family", content) if record.family else Markup(),
     }
+
+
+class Since(NamedTuple):
+    """When a call in flight began: a moment, or how long before the event that is shown."""
+
+    moment: str = ""
+    """ISO 8601."""
+    words: str = ""
+
+
+UNKNOWN = Since()
 
 
 class SeatRow(NamedTuple):
@@ -349,22 +378,20 @@ class SeatRow(NamedTuple):
     name: str
     model: str
     words: str
-    since: str
-    """When its call in flight began, ISO 8601."""
+    since: Since
+    """When its call in flight began."""
     note: str
     """Why it has no reply, or until when a person is asked."""
 
 
-def _seat_rows(
-    record: SessionRecord, states: Iterable[SeatState], since: Mapping[str, float | None]
-) -> Iterator[SeatRow]:
+def _seat_rows(record: SessionRecord, states: Iterable[SeatState], since: Mapping[str, Since]) -> Iterator[SeatRow]:
     for state in states:
         until = f"until {_moment(state.until)}" if state.until is not None else ""
         yield SeatRow(
             record.names.get(state.agent.id, state.agent.id),
             state.agent.model,
             state.words,
-            _iso(since.get(state.call)),
+            since.get(state.call, UNKNOWN),
             until or (state.why if state.has_failed else ""),
         )
 
@@ -373,17 +400,17 @@ class ColumnRow(NamedTuple):
     """A column of what goes on at present, with the names of those composing there and when each began."""
 
     column: ProgressColumn
-    composing: Sequence[tuple[str, str]]
+    composing: Sequence[tuple[str, Since]]
 
 
-def _columns(record: SessionRecord, since: Mapping[str, float | None]) -> Iterator[ColumnRow]:
+def _columns(record: SessionRecord, since: Mapping[str, Since]) -> Iterator[ColumnRow]:
     for column in record.presentation.columns if record.report is None else ():
         flying = [(record.names.get(agent, agent), key) for key, agent in record.flights.items() if column.has(key)]
-        yield ColumnRow(column, [(name, _iso(since.get(key))) for name, key in flying])
+        yield ColumnRow(column, [(name, since.get(key, UNKNOWN)) for name, key in flying])
 
 
-def _iso(seconds: float | None) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds") if seconds is not None else ""
+def _iso(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 
 def _moment(seconds: float) -> str:
@@ -401,15 +428,14 @@ def _views_so_far(record: SessionRecord) -> list[View]:
     return [tree.view(record), *(view for view in record.presentation.views if not view.is_empty)]
 
 
-def _rendered_views(parts: PageParts, views: Iterable[View], base: str) -> Markup:
-    rendered, room = [], MAX_VIEW_CHARS
+def _rendered_views(parts: PageParts, views: Iterable[View], base: str) -> Iterator[Markup]:
+    room = MAX_VIEW_CHARS
     for view in views:
         html = parts.view(view) if len(view.model_dump_json()) <= room else None  # it is longer than its data
         if html is None or len(html) > room:
             html = render_part(templates(), "view_link", {"view": view, "base": base})
-        rendered.append(html)
+        yield html
         room -= len(html)
-    return Markup().join(rendered)
 
 
 def _status(record: SessionRecord) -> str:

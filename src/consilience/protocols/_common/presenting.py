@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
+from consilience.domain.objections import Objection
 from consilience.domain.outcome import Check
 from consilience.domain.positions import Ballot
 from consilience.domain.report import Report, StrangeLoop
@@ -15,7 +16,9 @@ from consilience.domain.sections import (
     Item,
     KeyFigure,
     Paragraph,
+    SeatNote,
     Section,
+    Table,
     View,
 )
 from consilience.domain.wording import count
@@ -97,6 +100,42 @@ def bullets(items: Iterable[Item]) -> tuple[Block, ...]:
 def empty_view(name: str, heading: str, why: str) -> View:
     """Return a view that says why there is nothing to show."""
     return View(name=name, heading=heading, blocks=(Paragraph(text=why),), is_empty=True)
+
+
+def objections_view(objections: Sequence[Objection], names: Mapping[str, str]) -> View:
+    """Return the objections, each with who raised it against whom and its outcome."""
+    name, heading = "objections", "Objections and outcomes"
+    if not objections:
+        return empty_view(name, heading, "No agent has raised an objection.")
+    rows = tuple(_objection_row(objection, names) for objection in objections)
+    table = Table(heads=("objection", "raised by → against", "outcome"), rows=rows, left=3)
+    return View(name=name, heading=heading, blocks=(table,))
+
+
+def _objection_row(objection: Objection, names: Mapping[str, str]) -> tuple[str, str, str]:
+    outcome = f"{objection.outcome}: {objection.how}" if objection.how else objection.outcome
+    direction = f"{names.get(objection.agent, objection.agent)} → {names.get(objection.to, objection.to)}"
+    return objection.text, direction, " · ".join(filter(None, (outcome, objection.ruling_words)))
+
+
+def objection_notes(objections: Iterable[Objection], names: Mapping[str, str]) -> dict[str, SeatNote]:
+    """Return, by agent, the objections to its texts with their outcomes, for the picture of the agents."""
+    received: dict[str, list[Objection]] = {}
+    for objection in objections:
+        received.setdefault(objection.to, []).append(objection)
+    return {agent: _objection_note(to_agent, names) for agent, to_agent in received.items() if agent}
+
+
+def _objection_note(received: Sequence[Objection], names: Mapping[str, str]) -> SeatNote:
+    standing = sum(objection.is_open for objection in received)
+    outcomes = ", ".join(f"{o.outcome.lower()} ({names.get(o.agent, o.agent)})" for o in received)
+    return SeatNote(
+        text=f"{count(len(received), 'objection')} to its text: {outcomes}",
+        short=f"{count(len(received), 'objection')}, {f'{standing} open' if standing else 'none open'}",
+    )
+
+
+OBJECTIONS_LEGEND = "objections: those of other agents to what the agent wrote"
 
 
 def threshold_in(settings: Mapping[str, object], name: str = "threshold") -> float | None:

@@ -105,14 +105,6 @@ class IterationEnded(BaseModel):
     """Why the parent is not satisfied."""
 
 
-NOTES: Mapping[str, type[BaseModel]] = {
-    "goal": GoalBroadcast,
-    "rating": Rated,
-    "flag": FlagRaised,
-    "iteration": IterationEnded,
-}
-
-
 class Disagreement(Frozen):
     """A point in which an author departs from a sibling's text, published as the message `id`."""
 
@@ -122,6 +114,22 @@ class Disagreement(Frozen):
     text: str
     path: tuple[int, ...]
     """The iterations it was raised in, the root's first."""
+
+
+class Disagreed(BaseModel):
+    """An agent has read its siblings: `entries` replace what it disagreed with before."""
+
+    agent: str
+    entries: tuple[Disagreement, ...]
+
+
+NOTES: Mapping[str, type[BaseModel]] = {
+    "goal": GoalBroadcast,
+    "rating": Rated,
+    "flag": FlagRaised,
+    "disagreements": Disagreed,
+    "iteration": IterationEnded,
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from consilience.protocols._common.trees import ROOT, peer_labels, siblings_and_
 from consilience.protocols.broadcast.executions import (
     AgentExecution,
     BroadcastRun,
+    Disagreed,
     Disagreement,
     FlagRaised,
     GoalBroadcast,
@@ -352,6 +353,7 @@ class Publisher:
             quoted = f"against {self.labels[target]}: {text}"
             message = publish_from(self.session, reply, "disagreement", n, quoted, readers)
             published.append(Disagreement(id=message.id, agent=run.agent, to=target, text=text, path=run.path))
+        self.session.note("disagreements", Disagreed(agent=run.agent, entries=tuple(published)))
         return tuple(published), left_out
 
     def _missing(self, run: AgentExecution, reply: Reply[Any], value: RatedReply) -> Message | None:

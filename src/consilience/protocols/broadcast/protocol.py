@@ -55,7 +55,8 @@ from consilience.protocols.broadcast.executions import (
     standing_flags,
 )
 from consilience.protocols.broadcast.family import Family
-from consilience.protocols.broadcast.report import BroadcastAgentState, BroadcastReport, Flag, Iteration
+from consilience.protocols.broadcast.fold import Flag, Iteration
+from consilience.protocols.broadcast.report import BroadcastAgentState, BroadcastReport
 from consilience.protocols.broadcast.settings import (
     MAX_QUOTED_FLAGS,
     BroadcastSettings,
@@ -75,8 +76,8 @@ class Broadcast(BroadcastSettings):
     # 3 kept the evaluation from a synthesis that satisfied, showed re-executed seats nothing of theirs, and coordinated by remarks
     # 4 reported a disagreement that the result follows as yielded by its target;
     # 5 took "none found" for a disagreement; 6 searched the answer for its position; 7 noted failed calls by their
-    # keys, and did not count what it left out of disagreements
-    version: ClassVar[int] = 8
+    # keys, and did not count what it left out of disagreements; 8 did not note disagreements
+    version: ClassVar[int] = 9
     notes: ClassVar[Mapping[str, type[BaseModel]]] = NOTES
     report: ClassVar[type[BroadcastReport]] = BroadcastReport
     phase_names: ClassVar[tuple[str, ...]] = (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import ClassVar
 
 from consilience.domain.agents import author_of, seat_names
@@ -36,6 +35,8 @@ from consilience.protocols._common.presenting import (
     empty_view,
     format_score,
     key_figures,
+    objection_notes,
+    objections_view,
     position_blocks,
     single_call_section,
     threshold_in,
@@ -44,11 +45,8 @@ from consilience.protocols._common.presenting import (
 from consilience.protocols.broadcast.executions import (
     NOTES,
     Disagreement,
-    FlagRaised,
-    GoalBroadcast,
-    IterationEnded,
-    Rated,
 )
+from consilience.protocols.broadcast.fold import Flag, Iteration, NoteFold
 from consilience.protocols.broadcast.settings import Tag
 
 ENDINGS: Mapping[StopReason, str] = {
@@ -59,49 +57,6 @@ ENDINGS: Mapping[StopReason, str] = {
 
 THRESHOLD = "satisfaction_threshold"
 SEATS_LEGEND = "the more colour, the better an agent rates what it wrote, from 0 to 1"
-
-
-class Flag(FlagRaised):
-    """A flag that was raised."""
-
-    stands: bool = False
-    """At the root, when the run ended."""
-    read: bool = False
-    """Whether a later call was shown it."""
-
-
-class Iteration(Frozen):
-    """One iteration of a parent."""
-
-    node: str
-    path: tuple[int, ...]
-    """The iterations of its ancestors and this one."""
-    broadcast: str | None = None
-    """The goal as broadcast."""
-    caused_by: tuple[str, ...] = ()
-    """What made it broadcast again: flags, what children found missing, and the evaluation of the iteration before."""
-    ratings: dict[str, float | None] = {}
-    mean: float | None = None
-    coordination_rounds: int = 0
-    flags: tuple[str, ...] = ()
-    feedback: str | None = None
-    """The evaluation."""
-    said_satisfied: bool | None = None
-    """What the evaluator says. Its yes alone decides nothing."""
-    satisfied: bool = False
-    """Computed: every rating readable, their `mean` at the threshold, no critical flag, no failed call, and no evaluator's no."""
-    unmet: str = ""
-    """Why it is not satisfied."""
-    running: bool = False
-    """In a session without a report: not judged yet."""
-
-    @property
-    def verdict(self) -> str:
-        if self.running:
-            return "running"
-        decided = "satisfied" if self.satisfied else "not satisfied"
-        contradicted = self.said_satisfied is not None and self.said_satisfied != self.satisfied
-        return f"{decided}, the evaluator said otherwise" if contradicted else decided
 
 
 class BroadcastAgentState(Frozen):
@@ -175,6 +130,7 @@ class BroadcastReport(TreeReport):
     def presentation(self) -> Presentation:
         names = seat_names(self.agents)
         satisfaction = trajectory("Satisfaction of the agents below the root", (), self.check)
+        received = objection_notes(self.objections, names)
         critical = {flag.tag for flag in self.flags if flag.critical}
         return extend_presentation(
             super().presentation(),
@@ -190,9 +146,14 @@ class BroadcastReport(TreeReport):
                 self._ratings(names),
             ),
             figures=(*satisfaction, *key_figures(self.metrics, names={"flags": "Flags raised"})),
-            views=(_iterations_view(self.iterations, self.flags, threshold_in(self.settings, THRESHOLD)),),
+            views=(
+                _iterations_view(self.iterations, self.flags, threshold_in(self.settings, THRESHOLD)),
+                objections_view(self.objections, names),
+            ),
             seats={
-                agent: _seat_note(state.satisfaction, {tag: tag in critical for tag in state.flags})
+                agent: _seat_note(
+                    state.satisfaction, {tag: tag in critical for tag in state.flags}, received.get(agent)
+                )
                 for agent, state in self.states.items()
             },
             seats_legend=SEATS_LEGEND,
@@ -210,9 +171,18 @@ class BroadcastReport(TreeReport):
                 fold.add(load_note(NOTES[event.name], event, progress.text))
         threshold = threshold_in(progress.started.settings, THRESHOLD)
         view = _iterations_view(tuple(fold.iterations.values()), fold.flags, threshold)
-        seats = {agent: _seat_note(rating, fold.flags_of(agent)) for agent, rating in fold.ratings.items()}
-        shown = super().progress(progress)
-        return extend_presentation(shown, stance="position", views=(view,), seats=seats, seats_legend=SEATS_LEGEND)
+        names, objections = seat_names(progress.started.agents), fold.objections
+        received = objection_notes(objections, names)
+        return extend_presentation(
+            super().progress(progress),
+            stance="position",
+            views=(view, objections_view(objections, names)),
+            seats={
+                agent: _seat_note(rating, fold.flags_of(agent), received.get(agent))
+                for agent, rating in fold.ratings.items()
+            },
+            seats_legend=SEATS_LEGEND,
+        )
 
     def _ending(self) -> str:
         """Return how the run stopped. A flag that stands is named although it is not critical."""
@@ -350,44 +320,6 @@ class BroadcastReport(TreeReport):
         }
 
 
-@dataclass
-class NoteFold:
-    """The state of a session so far, from its notes."""
-
-    parents: Mapping[str, tuple[str, ...]]
-    iterations: dict[tuple[str, tuple[int, ...]], Iteration] = field(default_factory=dict)
-    """By parent and path."""
-    flags: list[Flag] = field(default_factory=list)
-    ratings: dict[str, float | None] = field(default_factory=dict)
-
-    def add(self, note: object) -> None:
-        match note:
-            case GoalBroadcast():
-                self._update(note.node, note.path, broadcast=note.text)
-            case Rated():
-                self.ratings[note.agent] = note.rating
-                for parent in self.parents.get(note.agent, ()):
-                    ratings = {**self._iteration(parent, note.path).ratings, note.agent: note.rating}
-                    self._update(parent, note.path, ratings=ratings)
-            case FlagRaised():
-                self.flags.append(Flag(**note.model_dump()))
-                for parent in self.parents.get(note.node, ()):
-                    flags = (*self._iteration(parent, note.path).flags, note.id)
-                    self._update(parent, note.path, flags=flags)
-            case IterationEnded():
-                self._update(note.node, note.path, **note.model_dump(exclude={"node", "path"}), running=False)
-
-    def flags_of(self, agent: str) -> dict[Tag, bool]:
-        """Return the tags that an agent raised, and whether each is critical."""
-        return {flag.tag: flag.critical for flag in self.flags if flag.node == agent}
-
-    def _iteration(self, node: str, path: tuple[int, ...]) -> Iteration:
-        return self.iterations.get((node, path)) or Iteration(node=node, path=path, running=True)
-
-    def _update(self, node: str, path: tuple[int, ...], **values: object) -> None:
-        self.iterations[node, path] = self._iteration(node, path).model_copy(update=values)
-
-
 def _iterations_view(iterations: Sequence[Iteration], flags: Sequence[Flag], threshold: float | None) -> View:
     """Show every iteration of every parent: goal, ratings, flags, verdict, and what caused it."""
     heading = "Why a goal was broadcast again"
@@ -458,14 +390,17 @@ def _named(ids: Sequence[str], flags: Mapping[str, Flag]) -> list[str]:
     return [flags[id].link if id in flags else id for id in ordered]
 
 
-def _seat_note(rating: float | None, flags: Mapping[Tag, bool]) -> SeatNote:
-    """Return an agent's rating and flags. `flags` says of each tag whether it is critical."""
+def _seat_note(rating: float | None, flags: Mapping[Tag, bool], received: SeatNote | None) -> SeatNote:
+    """Return an agent's rating, its flags, each tag with whether it is critical, and the objections that it `received`."""
     tags = sorted(flags, key=lambda tag: not flags[tag])
     rated = "no rating" if rating is None else f"satisfied {rating:.2f}"
     critical = [tag for tag in tags if flags[tag]]
+    flagged = f"flags: {', '.join(tags)}" if tags else ""
+    tagged = count(len(tags), "tag") if tags else ""
+    short = (format_score(rating), received.short) if received else (rated, tagged)
     return SeatNote(
-        text=f"{rated}; flags: {', '.join(tags)}" if tags else rated,
-        short=rated + (f"; {count(len(tags), 'tag')}" if tags else ""),
+        text="; ".join(filter(None, (rated, flagged, received.text if received else ""))),
+        short="; ".join(filter(None, short)),
         shade=rating,
         alert=f"critical: {', '.join(critical)}" if critical else "",
     )

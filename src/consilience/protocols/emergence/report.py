@@ -13,8 +13,8 @@ from consilience.domain.messages import is_no_finding
 from consilience.domain.notes import load_note
 from consilience.domain.outcome import StopReason
 from consilience.domain.positions import Ballot, exact
-from consilience.domain.report import Claim, Frozen, Objection, UnfinishedSession
-from consilience.domain.sections import Block, Item, Paragraph, Presentation, Section, Table, View, extend_presentation
+from consilience.domain.report import Claim, Frozen, UnfinishedSession
+from consilience.domain.sections import Block, Item, Paragraph, Presentation, Section, extend_presentation
 from consilience.domain.topology import Topology
 from consilience.engine.analysis import novelty
 from consilience.engine.session import Session
@@ -31,13 +31,15 @@ from consilience.protocols._common.conclusion import (
     warn_failed_review,
 )
 from consilience.protocols._common.presenting import (
+    OBJECTIONS_LEGEND,
     TreeReport,
     ballot_section,
     bullets,
     describe_unheard,
-    empty_view,
     held_positions,
     key_figures,
+    objection_notes,
+    objections_view,
     position_blocks,
     single_call_section,
     trajectory,
@@ -163,6 +165,7 @@ class EmergenceReport(TreeReport):
         declared = check == " (declared)"
         name = f"{'Agents that kept their answer' if declared else 'Stability from round to round'}{check}"
         scores = trajectory(name, self.convergence.score_trajectory, self.check)
+        names = seat_names(self.agents)
         pooled = "(by the pooled ballots, not by this text)" if self.decided_by == "pool" else ""
         return extend_presentation(
             super().presentation(),
@@ -173,7 +176,9 @@ class EmergenceReport(TreeReport):
                 single_call_section(self),
             ),
             figures=(*scores, *key_figures(self.metrics)),
-            views=(_objections_view(self.objections, seat_names(self.agents)),),
+            views=(objections_view(self.objections, names),),
+            seats=objection_notes(self.objections, names),
+            seats_legend=OBJECTIONS_LEGEND if self.objections else "",
             positions=held_positions(self.ballots, self.step),
             stance="position",
             unheard=describe_unheard(self, self._heard()),
@@ -222,8 +227,14 @@ class EmergenceReport(TreeReport):
         book.raised(load_note(ObjectionRaised, n, progress.text) for n in notes if n.name == "objection_raised")
         book.met([load_note(ObjectionMet, n, progress.text) for n in notes if n.name == "objection_met"])
         names = seat_names(progress.started.agents)
-        view = _objections_view(book.objections(), names)
-        return extend_presentation(super().progress(progress), stance="position", views=(view,))
+        objections = book.objections()
+        return extend_presentation(
+            super().progress(progress),
+            stance="position",
+            views=(objections_view(objections, names),),
+            seats=objection_notes(objections, names),
+            seats_legend=OBJECTIONS_LEGEND if objections else "",
+        )
 
     def mca_report(self) -> dict[str, object]:
         """Return the seed's `mca_report.json`."""
@@ -289,21 +300,6 @@ def _change_item(change: AnswerChange, names: Mapping[str, str]) -> Item:
 def _change_with_authors(change: Claim, names: Mapping[str, str]) -> str:
     authors = [author_of(id, names) for id in change.ids]
     return f"{change.text.rstrip('.')} (because of {', '.join(dict.fromkeys(authors))})" if authors else change.text
-
-
-def _objections_view(objections: Sequence[Objection], names: Mapping[str, str]) -> View:
-    name, heading = "objections", "Objections and outcomes"
-    if not objections:
-        return empty_view(name, heading, "No agent has raised an objection.")
-    rows = tuple(_row(objection, names) for objection in objections)
-    table = Table(heads=("objection", "raised by → against", "outcome"), rows=rows, left=3)
-    return View(name=name, heading=heading, blocks=(table,))
-
-
-def _row(objection: Objection, names: Mapping[str, str]) -> tuple[str, str, str]:
-    outcome = f"{objection.outcome}: {objection.how}" if objection.how else objection.outcome
-    direction = f"{names.get(objection.agent, objection.agent)} → {names.get(objection.to, objection.to)}"
-    return objection.text, direction, " · ".join(filter(None, (outcome, objection.ruling_words)))
 
 
 def agent_state(agent: str, rounds: Sequence[Round]) -> dict[str, object]:

@@ -22,12 +22,14 @@ from consilience.protocols._common.presenting import describe_calls
 from consilience.protocols.refinement.passes import MAX_UNCUT_SENTENCES
 from consilience.protocols.refinement.report import RefinementReport
 from consilience.protocols.refinement.report_data import (
+    PASS_NOTE,
     WHOLE,
     Aggregate,
     Contribution,
     HandedDownText,
     PartReport,
     PassReport,
+    RecordedPass,
     Revision,
     pass_name,
 )
@@ -93,6 +95,39 @@ async def conclude(run: RefinementRun, stop: StopReason) -> RefinementReport:
         revisions=outcome.revisions(passes),
         contributions=tuple(entry for state in outcome.begun for entry in _contributions(state)),
     )
+
+
+def has_judgement(state: PassState) -> bool:
+    return state.is_judged and state.assessment.failure is None
+
+
+def report_pass(run: RefinementRun, state: PassState, document: str | None) -> PassReport:
+    """Return a pass, or the judged draft, with its text, compared with the pass that it started from."""
+    draft, base, assessment = run.draft, state.base, state.assessment
+    before = draft.comparable(base.document or "") if base is not None else ""
+    after = draft.comparable(document) if document else ""
+    earlier = base.part_texts if base is not None else {}
+    return PassReport(
+        index=state.index,
+        sections={name: _part_report(assessment, name, part, earlier.get(name)) for name, part in state.parts.items()},
+        document=draft.restored(document)[0] if document else None,
+        quality=state.check.score if state.check else None,
+        whole=assessment.scores.get(WHOLE),
+        whole_issues=assessment.issues.get(WHOLE, ()),
+        met=state.reached,
+        base=base.index if base is not None else 0,
+        unchanged=state.unchanged,
+        change=change(before, after) if before and after else None,
+        diff=draft.expand_markers(unified(before, after)) if before and after else "",
+    )
+
+
+def record_pass(run: RefinementRun, state: PassState) -> None:
+    """Note a pass as it is at its end, for those who watch. Its texts are in the replies."""
+    report = report_pass(run, state, state.document)
+    sections = {name: part.model_copy(update={"text": ""}) for name, part in report.sections.items()}
+    slim = report.model_copy(update={"document": None, "sections": sections})
+    run.session.note(PASS_NOTE, RecordedPass(report=slim, contributions=tuple(_contributions(state))))
 
 
 def aggregate(declared: Mapping[str, float]) -> tuple[dict[str, float], float]:
@@ -190,33 +225,11 @@ class _Outcome:
 
     def passes(self) -> tuple[PassReport, ...]:
         """Return the draft, if it was judged, and the passes, compared with those that they started from."""
-        draft, origin = self.run.draft, self.run.origin
-        compared: dict[int, str] = {}
-        reports: list[PassReport] = []
-        for state in (origin, *self.begun):
-            base, document, assessment = state.base, self.documents.get(state.index), state.assessment
-            before = compared[base.index] if base is not None else ""
-            after = compared[state.index] = draft.comparable(document) if document else ""
-            if state is origin and (not state.is_judged or assessment.failure is not None):
-                continue
-            earlier = base.part_texts if base is not None else {}
-            parts = state.parts.items()
-            reports.append(
-                PassReport(
-                    index=state.index,
-                    sections={name: _part_report(assessment, name, part, earlier.get(name)) for name, part in parts},
-                    document=draft.restored(document)[0] if document else None,
-                    quality=state.check.score if state.check else None,
-                    whole=assessment.scores.get(WHOLE),
-                    whole_issues=assessment.issues.get(WHOLE, ()),
-                    met=state.reached,
-                    base=base.index if base is not None else 0,
-                    unchanged=state.unchanged,
-                    change=change(before, after) if before and after else None,
-                    diff=draft.expand_markers(unified(before, after)) if before and after else "",
-                )
-            )
-        return tuple(reports)
+        return tuple(
+            report_pass(self.run, state, self.documents.get(state.index))
+            for state in (self.run.origin, *self.begun)
+            if state.index or has_judgement(state)
+        )
 
     def objections(self) -> tuple[Objection, ...]:
         """Return the issues with the answer, which stand, and with the texts that it is based on."""

@@ -19,7 +19,7 @@ from consilience.engine.analysis import sentences
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.work import Failure, Pending, Reply
 from consilience.protocols._common.conclusion import quoted
-from consilience.protocols.refinement.report_data import WHOLE, HandedDownKind, HandedDownText
+from consilience.protocols.refinement.report_data import HANDED_NOTE, WHOLE, HandedDown, HandedDownKind, HandedDownText
 from consilience.protocols.refinement.settings import (
     CRITIQUE_OF_DRAFT,
     CRITIQUE_OF_WHOLE,
@@ -197,6 +197,8 @@ class PassWriter:
     ) -> RoleOutput:
         """Return the output with the reply as its text, or with the text `before` if the reply has the same words."""
         name, tree = output.role, self.tree
+        if output.handed and output.draft is None:
+            self.session.note(HANDED_NOTE, HandedDown(texts=output.handed))
         readers = (*tree.parents(name), *tree.children(name), CRITIC)
         reply = await self.session.ask(
             name,

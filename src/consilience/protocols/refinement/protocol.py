@@ -24,10 +24,10 @@ from consilience.engine.work import Ask, Failure, Reply
 from consilience.protocols._common.conclusion import quoted, step_limit
 from consilience.protocols._common.presenting import format_score
 from consilience.protocols._common.protected import extract_protected
-from consilience.protocols.refinement.outcome import conclude
+from consilience.protocols.refinement.outcome import conclude, has_judgement, record_pass
 from consilience.protocols.refinement.passes import PassWriter, words_in
 from consilience.protocols.refinement.report import RefinementReport
-from consilience.protocols.refinement.report_data import WHOLE, JudgedPass, Scores
+from consilience.protocols.refinement.report_data import HANDED_NOTE, PASS_NOTE, WHOLE, HandedDown, RecordedPass, Scores
 from consilience.protocols.refinement.settings import (
     MAX_MARK,
     MAX_POINTS,
@@ -58,11 +58,12 @@ class Refinement(RefinementSettings):
     # 1 took a heading of words that others wrote for new, and "nothing is missing" for an issue; 2 converged with a useless part,
     # failed calls or a cut answer, and compared passes by rounded floats; 3 judged the parts and not the whole, did not judge the
     # draft, and started from the last pass instead of the best;
-    # 4 took "none found" for an issue, counted no unknown labels, and hid critiques from sections that help others
-    version: ClassVar[int] = 5
+    # 4 took "none found" for an issue, counted no unknown labels, and hid critiques from sections that help others;
+    # 5 recorded of a pass only how it was judged
+    version: ClassVar[int] = 6
     report: ClassVar[type[RefinementReport]] = RefinementReport
     phase_names: ClassVar[tuple[str, ...]] = ("intent", "draft", "specialist", "integrate", "critique", "revise")
-    notes: ClassVar[Mapping[str, type[BaseModel]]] = {"pass": JudgedPass}
+    notes: ClassVar[Mapping[str, type[BaseModel]]] = {PASS_NOTE: RecordedPass, HANDED_NOTE: HandedDown}
     closing: ClassVar[bool] = True
 
     async def run(self, session: Session) -> RefinementReport:
@@ -80,6 +81,8 @@ class Refinement(RefinementSettings):
             if index == 1 or not (session.limit_hit or state.unchanged):
                 await self._integrate(run, state)
                 await self._criticise(run, state)
+            if state.is_begun:
+                record_pass(run, state)
             if stop := self._stop_reason(run, state):
                 return await conclude(run, stop)
         return await conclude(run, StopReason.EXHAUSTED_STEPS)
@@ -104,6 +107,8 @@ class Refinement(RefinementSettings):
         run.session.publish(run.origin.draft)
         if self.critic == "model":
             await self._criticise(run, run.origin)
+            if has_judgement(run.origin):
+                record_pass(run, run.origin)
 
     async def _set_intent(self, run: RefinementRun) -> None:
         """Ask the coordinator once what the text is for, given the critique of the draft."""
@@ -198,9 +203,6 @@ class Refinement(RefinementSettings):
             check = self._check(assessment, quality)
             state.reached, state.check = check.met, check.vetoed(*state.silences)
             run.session.record_check(state.check, state.index)
-        marks, issues = assessment.confidences, dict(assessment.issues)
-        note = JudgedPass(index=state.index, quality=quality, met=state.reached, scores=marks, issues=issues)
-        run.session.note("pass", note)
 
     def _check(self, assessment: Assessment, score: float | None) -> Check:
         """Return whether a pass is good enough: the mean mark of the parts and the mark of the whole reach the threshold, no mark

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar, Literal, NamedTuple
 
-from consilience.domain.agents import seat_names, voices
-from consilience.domain.notes import LongText
+from consilience.domain.agents import Agent, seat_names, voices
 from consilience.domain.outcome import StopReason
 from consilience.domain.report import Frozen, Report
 from consilience.domain.sections import (
@@ -20,6 +19,7 @@ from consilience.domain.sections import (
     Subheading,
     Table,
 )
+from consilience.domain.topology import Topology
 from consilience.domain.wording import count
 from consilience.protocols._common.presenting import (
     bullets,
@@ -39,6 +39,7 @@ ENDINGS: Mapping[StopReason, str] = {
     StopReason.STALLED: "nothing more was criticised, and the text is not good enough",
     StopReason.INCONCLUSIVE: "nothing shows that the text is good enough",
 }
+PASS_NOTE, HANDED_NOTE = "pass", "handed"
 MAX_COLUMNS = 8
 MAX_SENTENCES = 8
 """Max removed and max added sentences shown of a revision. The view of the passes has all."""
@@ -153,18 +154,6 @@ class PassReport(Frozen):
         return judged or any(part.scores or part.issues for part in self.sections.values())
 
 
-class JudgedPass(Frozen):
-    """A note: the judgement of a pass, or of the draft as pass 0. The whole text has the name `whole`."""
-
-    index: int
-    quality: float | None = None
-    met: bool = False
-    scores: dict[str, float | None] = {}
-    """Marks by part, from 0 to 1."""
-    issues: dict[str, tuple[LongText, ...]] = {}
-    """By part."""
-
-
 class HandedDownText(Frozen):
     """A text handed down from parent to child."""
 
@@ -205,6 +194,19 @@ class Contribution(Frozen):
     """Written in this pass."""
 
 
+class RecordedPass(Frozen):
+    """A note: a pass, or the judged draft as pass 0, without its texts. The difference to the pass before is there."""
+
+    report: PassReport
+    contributions: tuple[Contribution, ...] = ()
+
+
+class HandedDown(Frozen):
+    """A note: what a role is about to be shown of others."""
+
+    texts: tuple[HandedDownText, ...]
+
+
 class Aggregate(Frozen):
     """What a parent got from its children, weighted by the confidence c that each declares."""
 
@@ -242,35 +244,19 @@ class Revision(Frozen):
     """The answer is not based on that pass."""
 
 
-class RefinementData(Report):
-    """The fields of the report of `refinement`."""
+class RefinementState(Frozen):
+    """The passes and what flowed in them. A report is one; an unfinished session has only this."""
 
-    step: ClassVar[str] = "pass"
-    step_setting: ClassVar[str] = "max_passes"
-    asides: ClassVar[frozenset[str]] = frozenset({"judgement"})
-
-    protocol: str = "refinement"
+    settings: dict[str, object]
+    agents: tuple[Agent, ...]
+    topology: Topology
     passes: tuple[PassReport, ...] = ()
     best_pass: int | None = None
     """The pass whose document is the answer; 0 for the draft."""
-    coordinator_intent: str | None = None
-    coordinator_critique: dict[str, str] = {}
-    """The last critique of each part."""
-    revision_requested: bool = False
-    """A critique was handed back."""
-    quality_threshold_met: bool = False
-    """The best pass reached the threshold."""
-    aggregated_children: dict[str, Aggregate] = {}
-    """By parent, in the best pass."""
     distances: dict[str, dict[str, float]] = {}
     """Between roles."""
     handed_down: tuple[HandedDownText, ...] = ()
-    revisions: tuple[Revision, ...] = ()
     contributions: tuple[Contribution, ...] = ()
-
-    def document(self) -> str:
-        """Return the text as a file of its own; empty without an answer."""
-        return f"{self.answer.rstrip()}\n" if self.answer else ""
 
     @property
     def quality_kind(self) -> str:
@@ -288,6 +274,30 @@ class RefinementData(Report):
     def needed_text(self) -> str:
         """`, needed 0.80`; empty without a threshold."""
         return "" if self.needed_quality is None else f", needed {self.needed_quality:.2f}"
+
+
+class RefinementData(RefinementState, Report):
+    """The fields of the report of `refinement`."""
+
+    step: ClassVar[str] = "pass"
+    step_setting: ClassVar[str] = "max_passes"
+    asides: ClassVar[frozenset[str]] = frozenset({"judgement"})
+
+    protocol: str = "refinement"
+    coordinator_intent: str | None = None
+    coordinator_critique: dict[str, str] = {}
+    """The last critique of each part."""
+    revision_requested: bool = False
+    """A critique was handed back."""
+    quality_threshold_met: bool = False
+    """The best pass reached the threshold."""
+    aggregated_children: dict[str, Aggregate] = {}
+    """By parent, in the best pass."""
+    revisions: tuple[Revision, ...] = ()
+
+    def document(self) -> str:
+        """Return the text as a file of its own; empty without an answer."""
+        return f"{self.answer.rstrip()}\n" if self.answer else ""
 
     def part(self, index: int, name: str) -> PartReport | None:
         """Return a part at the end of a pass."""

@@ -24,8 +24,8 @@ from consilience.protocols.review.vetting import listed
 
 async def conclude(run: ReviewRun, stop: StopReason) -> ReviewReport:
     session = run.session
-    findings, over = listed(run.findings, run.settings.max_findings)
-    dropped = (*run.dropped, *over)
+    findings, over = listed(run.fold.findings, run.settings.max_findings)
+    dropped = (*run.fold.dropped, *over)
     withdrawn = {agent for agent, _ in run.withdrawn}
     missing = _missing_reviews(run)
     for agent in sorted(withdrawn & missing.keys()):
@@ -35,7 +35,7 @@ async def conclude(run: ReviewRun, stop: StopReason) -> ReviewReport:
         session.warn(f"not judged: {count(run.unjudged, 'finding')} that did not fit into the prompt of a judge")
     if run.untold:
         session.warn(f"not shown to the lead, which wrote without them: {count(run.untold, 'finding')}")
-    for submitted in run.submitted.values():
+    for submitted in run.fold.submitted.values():
         if submitted.reply.vote is None or len(submitted.reply.findings) >= run.requests.room:
             session.warn(
                 f"{submitted.agent} reported as many findings on part {submitted.part} as its reply has room for, "
@@ -45,7 +45,7 @@ async def conclude(run: ReviewRun, stop: StopReason) -> ReviewReport:
         session.warn(f"{name} is in no part and was not reviewed")
     claims = _claims(run)
     evaluation = run.evaluations[-1] if run.evaluations else None
-    text = run.with_places(run.closing.text) if run.closing is not None else None
+    text = run.fold.with_places(run.closing.text) if run.closing is not None else None
     first = tuple(ballot for assignment, ballot in run.first_ballots.items() if assignment in run.final_ballots)
     return await session.close(
         ReviewReport,
@@ -171,7 +171,7 @@ def _claims(run: ReviewRun) -> tuple[Claim, ...]:
     published = {message.id for message in run.messages.values()}
     named = [[id for id in run.session.named(run.closing, claim.ids) if id in published] for claim in claims]
     return tuple(
-        Claim(text=run.with_places(claim.text), ids=tuple(ids), from_memory=not ids)
+        Claim(text=run.fold.with_places(claim.text), ids=tuple(ids), from_memory=not ids)
         for claim, ids in zip(claims, named, strict=True)
     )
 
@@ -200,7 +200,7 @@ def _name(document: Document) -> str:
 def _files_read(run: ReviewRun) -> tuple[FileRead, ...]:
     """Return the documents with what reviewers said of each; the diff only if it is all that there is."""
     remarks: dict[str, list[tuple[str, str]]] = defaultdict(list)
-    for submitted in run.submitted.values():
+    for submitted in run.fold.submitted.values():
         ids = {name: shown.id for shown in submitted.shown for name in (shown.id, shown.reference, shown.name)}
         for read in submitted.reply.read:
             if (id := ids.get(read.document.strip(" []`"))) and read.remark.strip():

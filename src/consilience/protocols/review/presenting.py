@@ -59,8 +59,10 @@ def sections(report: ReviewData) -> tuple[Section, ...]:
     disputed = [finding for finding in report.findings if finding.status == "disputed"]
     open_findings = [finding for finding in report.findings if finding.status != "disputed"]
     return (
-        Section(name="findings", part="answer", heading="Findings", blocks=tuple(_findings(open_findings))),
-        Section(name="dissent", part="differences", heading="Disputed findings", blocks=tuple(_findings(disputed))),
+        Section(name="findings", part="answer", heading="Findings", blocks=tuple(finding_blocks(open_findings))),
+        Section(
+            name="dissent", part="differences", heading="Disputed findings", blocks=tuple(finding_blocks(disputed))
+        ),
         _ballots(report),
         Section(name="gates", part="trust", heading=GATES, blocks=tuple(_gates(report.evaluations))),
         Section(name="reading", part="trust", heading="What was read", blocks=tuple(_reading(report))),
@@ -71,13 +73,14 @@ def sections(report: ReviewData) -> tuple[Section, ...]:
 
 
 def views(report: ReviewData) -> tuple[View, ...]:
-    return _findings_view(report.findings), _gates_view(report.evaluations)
+    return findings_view(report.findings), gates_view(report.evaluations)
 
 
 # --- findings
 
 
-def _findings(findings: Iterable[Finding]) -> Iterator[Block]:
+def finding_blocks(findings: Iterable[Finding]) -> Iterator[Block]:
+    """Yield each finding with the words that it quotes, and what other agents said of it."""
     for finding in findings:
         heading = filter(None, (finding.id, finding.severity, topic_of(finding), place_of(finding)))
         yield Paragraph(lead=" · ".join(heading), text=f"· {decided_by(finding)}")
@@ -124,7 +127,7 @@ def _quoted(file: str, quotation: str) -> Block:
     return AgentText(text=fenced(quotation.strip("\n")))
 
 
-def _findings_view(findings: Sequence[Finding]) -> View:
+def findings_view(findings: Sequence[Finding]) -> View:
     if not findings:
         return empty_view("findings", "Findings by file", "No finding is listed.")
     heads = ("finding", "severity", "category", "place", "status")
@@ -187,7 +190,7 @@ def _gate_result(missed_by: Sequence[str]) -> str:
     return f"missed by {join_names(missed_by)}" if missed_by else "met"
 
 
-def _gates_view(evaluations: Sequence[ConvergenceCheck]) -> View:
+def gates_view(evaluations: Sequence[ConvergenceCheck]) -> View:
     blocks = tuple(_gates(evaluations))
     if not blocks:
         text = "This review has no gates: its reviewers read once." if not evaluations else "No gate was judged."

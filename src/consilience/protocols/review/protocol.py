@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
-from consilience.coordination.convergence import CoordinationFailure
+from pydantic import BaseModel
+
+from consilience.coordination.convergence import ConvergenceCheck, CoordinationFailure
 from consilience.domain.outcome import StopReason
 from consilience.engine.quorum import Quorum
 from consilience.engine.session import Session
 from consilience.protocols.review.conclusion import conclude
+from consilience.protocols.review.fold import Assignment
+from consilience.protocols.review.progress import GATES_NOTE
 from consilience.protocols.review.report import ReviewReport
-from consilience.protocols.review.rounds import Assignment, ReviewRun
+from consilience.protocols.review.rounds import ReviewRun
 from consilience.protocols.review.settings import ReviewSettings
 
 
@@ -20,9 +25,11 @@ class Review(ReviewSettings):
     # 2 took a reviewer whose second review was refused for one that had reviewed nothing
     # 3 gave few readers one question each, so that nobody asked the others
     # 4 looked for quotations in any document shown, dropped findings on unchanged lines and hid the ballots from the lead
-    version: ClassVar[int] = 5
+    # 5 did not record the gates of an iteration
+    version: ClassVar[int] = 6
     report: ClassVar[type[ReviewReport]] = ReviewReport
     phase_names: ClassVar[tuple[str, ...]] = ("review", "judge", "closing")
+    notes: ClassVar[Mapping[str, type[BaseModel]]] = {GATES_NOTE: ConvergenceCheck}
 
     async def run(self, session: Session) -> ReviewReport:
         run = ReviewRun(session, self)

@@ -9,11 +9,12 @@ from consilience.domain.delivery import Delivery
 from consilience.domain.findings import SEVERITIES
 from consilience.domain.outcome import StopReason
 from consilience.domain.report import UnfinishedSession
-from consilience.domain.sections import Presentation, Section, extend_presentation
-from consilience.protocols._common.presenting import bullets, key_figures
+from consilience.domain.sections import Presentation, extend_presentation
+from consilience.protocols._common.presenting import key_figures
 from consilience.protocols.review.baseline import baseline_of
 from consilience.protocols.review.findings import ReviewData
-from consilience.protocols.review.presenting import above_answer, left_out_items, sections, views
+from consilience.protocols.review.presenting import above_answer, sections, views
+from consilience.protocols.review.progress import extend_progress
 from consilience.reporting.formats.github import github_comments
 from consilience.reporting.formats.sarif import sarif
 
@@ -79,11 +80,7 @@ class ReviewReport(ReviewData):
 
     @classmethod
     def progress(cls, progress: UnfinishedSession) -> Presentation:
-        """Show what was left out of the target, which the settings name from the start."""
-        left_out = progress.started.settings.get("left_out")
-        items = left_out_items(left_out) if isinstance(left_out, list) else []
-        section = Section(name="reading", part="trust", heading="Not read", blocks=bullets(items))
-        return extend_presentation(super().progress(progress), sections=(section,) if items else ())
+        return extend_progress(super().progress(progress), progress)
 
     @property
     def _ending(self) -> str:

@@ -11,7 +11,7 @@ from consilience.domain.messages import Message, bare_label
 from consilience.domain.tokens import estimate_tokens
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.session import Session
-from consilience.engine.sources import Document, select_documents
+from consilience.engine.sources import Document
 from consilience.engine.work import Ask, Reply
 from consilience.protocols.review.ballots import verdict_of, votes_by_agent
 from consilience.protocols.review.findings import (
@@ -23,6 +23,7 @@ from consilience.protocols.review.findings import (
     ReviewReply,
     review_reply,
 )
+from consilience.protocols.review.fold import OpenParts
 from consilience.protocols.review.gates import artifact
 from consilience.protocols.review.settings import QUOTED_REPLIES, ReviewSettings
 from consilience.protocols.review.strategies import LEAD
@@ -53,24 +54,7 @@ class Requests:
     session: Session
     settings: ReviewSettings
     changes: Changes | None
-
-    def references(self, agent: str, part: int) -> tuple[str, ...]:
-        """Return what of a part, from 1, is open to an agent."""
-        return self._open_to(agent, self.settings.parts[part - 1])
-
-    def related(self, agent: str, part: int) -> tuple[str, ...]:
-        """Return the lines of other parts that an agent is shown beside a part, from 1."""
-        return self._open_to(agent, self.settings.related_lines[part - 1]) if self.settings.related_lines else ()
-
-    def _open_to(self, agent: str, references: Sequence[str]) -> tuple[str, ...]:
-        closed = {d.id for d in self.session.sources if d.agents is not None and agent not in d.agents}
-        return tuple(r for r in references if r.partition(":")[0] not in closed)
-
-    def shown(self, agent: str, part: int) -> tuple[Document, ...]:
-        return select_documents(self.references(agent, part), self.session.sources, agent)
-
-    def shown_beside(self, agent: str, part: int) -> tuple[Document, ...]:
-        return select_documents(self.related(agent, part), self.session.sources, agent)
+    open: OpenParts
 
     def review(
         self,
@@ -84,7 +68,7 @@ class Requests:
     ) -> Ask[ReviewReply]:
         """A review of one part; with `refinement`, again, beside the agent's own review of it so far."""
         settings, parts = self.settings, len(self.settings.parts)
-        shown = self.shown(agent, part)
+        shown = self.open.shown(agent, part)
         words = self.session.render_template(
             "review",
             seat=self.session.agent(agent).introduction(),
@@ -99,7 +83,7 @@ class Requests:
             change=self.changes is not None,
             changed_only=settings.changed_lines_only,
             room=self.room,
-            written=self.is_written,
+            written=self.settings.are_reviews_written,
             categories=tuple(CATEGORIES.items()),
             again=refinement,
             prior=prior is not None,
@@ -110,13 +94,15 @@ class Requests:
             Prompt(
                 words,
                 quotes,
-                documents=self.references(agent, part),
-                related=self.related(agent, part),
-                preface=(RELATED_NOTE,) if self.related(agent, part) else (),
+                documents=self.open.references(agent, part),
+                related=self.open.related(agent, part),
+                preface=(RELATED_NOTE,) if self.open.related(agent, part) else (),
                 asks_for_quotations=False,
             ),
             key=key,
-            returns=review_reply(self.room, written=self.is_written, of_diff=self.changes is not None),
+            returns=review_reply(
+                self.room, written=self.settings.are_reviews_written, of_diff=self.changes is not None
+            ),
             kind="review",
             closing=closing,
             quoted=artifact,
@@ -130,11 +116,6 @@ class Requests:
     @property
     def has_parts(self) -> bool:
         return len(self.settings.parts) > 1
-
-    @property
-    def is_written(self) -> bool:
-        """Whether reviewers write a review in addition to their findings."""
-        return self.settings.review_gates.are_written and self.settings.plan.is_iterative
 
     def _others(self, shown: Sequence[Document]) -> tuple[str, ...]:
         """Return the names of the documents of the other parts."""
@@ -162,11 +143,11 @@ class Requests:
         A judge that reviewed the part itself `votes` again, beside its `vote` so far.
         """
         groups = [(Quote(message.id, label),) for label, message in findings.items()]
-        documents, before = self.references(judge, part), (Quote(vote.id, "you"),) if vote else ()
+        documents, before = self.open.references(judge, part), (Quote(vote.id, "you"),) if vote else ()
         values = {"votes": votes, "voted": vote is not None}
         entries = max(self.session.reply_tokens // VERDICT_TOKENS - votes, 1)
         prompt, n = self._quoting(
-            judge, "judge", groups[:entries], documents, before, lambda untold: values, self.related(judge, part)
+            judge, "judge", groups[:entries], documents, before, lambda untold: values, self.open.related(judge, part)
         )
         key = f"judge/part-{part}/{judge}"
         accept = partial(_require_verdict, frozenset(group[0].label for group in groups[:n]))

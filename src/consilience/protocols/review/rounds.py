@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -17,7 +16,7 @@ from consilience.coordination.convergence import (
     threshold_at,
 )
 from consilience.coordination.waiting import timeout_after
-from consilience.domain.findings import BallotCast, DroppedFinding, Finding, JudgedBy, place_of
+from consilience.domain.findings import BallotCast
 from consilience.domain.messages import Message
 from consilience.domain.outcome import Check, FailureKind
 from consilience.engine.quorum import Claims, Quorum
@@ -25,18 +24,15 @@ from consilience.engine.session import Session
 from consilience.engine.work import Failure, Reply
 from consilience.protocols._common.conclusion import publish_from
 from consilience.protocols.review.ballots import MAX_BALLOTS, by_strictness
-from consilience.protocols.review.baseline import parse_baseline
 from consilience.protocols.review.findings import ClosingReply, CrossReply, FinalBallotReply, ReviewReply
+from consilience.protocols.review.fold import Assignment, OpenParts, ReviewFold
 from consilience.protocols.review.presenting import name_parts
+from consilience.protocols.review.progress import GATES_NOTE
 from consilience.protocols.review.requests import Requests
 from consilience.protocols.review.settings import ReviewSettings
 from consilience.protocols.review.strategies import LEAD, ROLES
-from consilience.protocols.review.vetting import Submitted, judged, merged, ranked, vet
+from consilience.protocols.review.vetting import merged, ranked
 from consilience.targets.diffs import parse_changes
-
-_LABEL = re.compile(r"\bF\d+\b")
-Assignment = tuple[str, int]
-"""A reviewer, and a part from 1."""
 
 
 @dataclass
@@ -47,14 +43,10 @@ class ReviewRun:
     settings: ReviewSettings
     replies: dict[Assignment, Reply[ReviewReply]] = field(default_factory=dict)
     """The latest of each assignment."""
-    submitted: dict[Assignment, Submitted] = field(default_factory=dict)
-    """The same, as gates and vetting read it."""
     missing: dict[Assignment, Failure] = field(default_factory=dict)
     """Assignments without a reply when they were last asked."""
     failures: list[Failure] = field(default_factory=list)
     evaluations: list[ConvergenceCheck] = field(default_factory=list)
-    findings: tuple[Finding, ...] = ()
-    dropped: tuple[DroppedFinding, ...] = ()
     messages: dict[str, Message] = field(default_factory=dict)
     """Findings as published, by id."""
     final_ballots: dict[Assignment, BallotCast] = field(default_factory=dict)
@@ -63,8 +55,6 @@ class ReviewRun:
     """Ballots as published to the lead."""
     said_of: dict[str, list[Message]] = field(default_factory=lambda: defaultdict(list))
     """Judgements as published, by the id of the finding."""
-    places: dict[str, str] = field(default_factory=dict)
-    """Of findings, by the label under which agents read them: those of the report are numbered otherwise."""
     unjudged: int = 0
     """Findings that did not fit into the prompt of a judge."""
     untold: int = 0
@@ -75,7 +65,9 @@ class ReviewRun:
 
     def __post_init__(self) -> None:
         self.changes = parse_changes(self.session.sources)
-        self.requests = Requests(self.session, self.settings, self.changes)
+        self.fold = ReviewFold(OpenParts(self.settings, self.session.sources))
+        """The same reviews, as gates and vetting read them, and the findings."""
+        self.requests = Requests(self.session, self.settings, self.changes, self.fold.open)
         self.parts = range(1, len(self.settings.parts) + 1)
 
     # --- reviewing
@@ -88,7 +80,7 @@ class ReviewRun:
             (agent, part)
             for part in self.parts
             for agent in plan.readers_of(part, len(self.parts))
-            if self.requests.references(agent, part)
+            if self.fold.open.references(agent, part)
         ]
 
     @property
@@ -159,15 +151,13 @@ class ReviewRun:
         self._receive(1, (agent, part), result)
 
     def _receive(self, iteration: int, assignment: Assignment, result: Reply[ReviewReply] | Failure) -> None:
-        agent, part = assignment
         if isinstance(result, Failure):
             self.failures.append(result)
             self.missing[assignment] = result
             return
         self.missing.pop(assignment, None)
         self.replies[assignment] = result
-        shown, related = self.requests.shown(agent, part), self.requests.shown_beside(agent, part)
-        self.submitted[assignment] = Submitted(agent, part, iteration, result.key, result.value, shown, related)
+        self.fold.submit(assignment, iteration, result.key, result.value)
 
     @property
     def withdrawn(self) -> set[Assignment]:
@@ -186,7 +176,7 @@ class ReviewRun:
                 confidence=submitted.reply.confidence,
                 reason=submitted.reply.reason,
             )
-            for assignment, submitted in self.submitted.items()
+            for assignment, submitted in self.fold.submitted.items()
             if submitted.reply.vote is not None
         }
 
@@ -194,7 +184,7 @@ class ReviewRun:
     def ballots(self) -> tuple[BallotCast, ...]:
         """The last ballot of each agent on each part."""
         last = {**self.first_ballots, **self.final_ballots}
-        return tuple(last[assignment] for assignment in self.submitted if assignment in last)
+        return tuple(last[assignment] for assignment in self.fold.submitted if assignment in last)
 
     # --- convergence
 
@@ -202,7 +192,7 @@ class ReviewRun:
         """Judge the gates over the latest reviews of all, and record the check. A missing agent misses every gate."""
         settings, missing = self.settings, self.missing_by_agent
         gates = settings.review_gates
-        verdicts = gates.judge(list(self.submitted.values()), self.session.sources, absent=tuple(missing))
+        verdicts = gates.judge(list(self.fold.submitted.values()), self.session.sources, absent=tuple(missing))
         evaluation = judge_iteration(
             iteration,
             [agent for agent in settings.plan.reviewers if agent not in missing],
@@ -214,6 +204,7 @@ class ReviewRun:
             partial=settings.partial,
         )
         self.evaluations.append(evaluation)
+        self.session.note(GATES_NOTE, evaluation)
         check = Check(
             met=evaluation.converged,
             kind="gates",
@@ -259,7 +250,7 @@ class ReviewRun:
         ]
 
     def _shortcomings(self, assignment: Assignment) -> list[str]:
-        submitted = self.submitted.get(assignment)
+        submitted = self.fold.submitted.get(assignment)
         if submitted is None:
             return []
         by_gate = self.settings.review_gates.shortcomings(submitted, self.session.sources)
@@ -284,27 +275,18 @@ class ReviewRun:
 
     async def judge(self) -> None:
         """Vet the findings; then each judge says of those by others whether they hold, on the documents that they are about."""
-        vetted = vet(
-            list(self.submitted.values()),
-            self.session.sources,
-            baseline=parse_baseline(self.settings.baseline),
-            changed_lines_only=self.settings.changed_lines_only,
-        )
-        self.findings, self.dropped = vetted.findings, vetted.dropped
-        own = {word for document in self.session.sources for word in _LABEL.findall(document.text)}
-        self.places = {finding.id: place_of(finding) for finding in self.findings if finding.id not in own}
-        for warning in vetted.warnings:
+        for warning in self.fold.vet():
             self.session.warn(warning)
-        assignments = {submitted.key: assignment for assignment, submitted in self.submitted.items()}
+        assignments = {submitted.key: assignment for assignment, submitted in self.fold.submitted.items()}
         due: dict[Assignment, dict[str, Message]] = defaultdict(dict)
-        for finding in self.findings:
+        for finding in self.fold.findings:
             judges = self.settings.plan.judges_of(finding.by)
             authors = [assignments[ref] for ref in finding.refs]
             message = self.requests.publish(finding, authors[0][0], judges)
             self.messages[finding.id] = message
             for judge in judges:
                 part = next(part for author, part in authors if author in self.settings.plan.judges[judge])
-                if self.requests.references(judge, part):
+                if self.fold.open.references(judge, part):
                     due[judge, part][finding.id] = message
         await self._judge(due)
 
@@ -314,7 +296,7 @@ class ReviewRun:
             self.requests.judging(
                 *judging,
                 findings,
-                votes=judging in self.submitted,
+                votes=judging in self.fold.submitted,
                 vote=self._publish_vote(first[judging], self.replies[judging]) if judging in first else None,
             )
             for judging, findings in sorted(due.items())
@@ -322,7 +304,6 @@ class ReviewRun:
         self.unjudged = sum(map(len, due.values())) - sum(fitting for _, fitting in calls)
         async with self.session.phase("judge", 1, claims=self._claims()):
             results = await self.session.gather([ask for ask, _ in calls])
-        judgements: dict[str, dict[str, JudgedBy]] = defaultdict(dict)
         by_message = {message.id: id for id, message in self.messages.items()}
         for assignment, result in zip(sorted(due), results, strict=True):
             if isinstance(result, Failure):
@@ -330,14 +311,11 @@ class ReviewRun:
             self._receive_ballot(assignment, result)
             for n, verdict in enumerate(result.value.verdicts, 1):
                 for id in map(by_message.__getitem__, self.session.named(result, [verdict.finding])):
-                    if result.agent in judgements[id]:
+                    if not self.fold.judge(result.agent, id, verdict):
                         continue
-                    judgements[id][result.agent] = JudgedBy(
-                        agent=result.agent, verdict=verdict.verdict, reason=self.with_places(verdict.reason)
-                    )
                     text = f"{verdict.verdict}. {verdict.reason}".rstrip()
                     self.said_of[id].append(publish_from(self.session, result, "judgement", n, text, (LEAD,)))
-        self.findings = judged(self.findings, {id: tuple(by_agent.values()) for id, by_agent in judgements.items()})
+        self.fold.apply_judgements()
 
     def _receive_ballot(self, judging: Assignment, result: Reply[CrossReply]) -> None:
         ballot = result.value
@@ -346,27 +324,23 @@ class ReviewRun:
         cast = BallotCast(
             agent=result.agent,
             part=judging[1],
-            iteration=self.submitted[judging].iteration,
+            iteration=self.fold.submitted[judging].iteration,
             vote=ballot.vote,
             confidence=ballot.confidence,
-            reason=self.with_places(ballot.reason),
+            reason=self.fold.with_places(ballot.reason),
             cause=next(iter(self.session.named(result, [ballot.cause])), None) if ballot.cause else None,
             is_final=True,
         )
         self.final_ballots[judging] = cast
         self._publish_vote(cast, result)
 
-    def with_places(self, text: str) -> str:
-        """Return an agent's words with places for labels of findings. A word that the documents have too is no label."""
-        return _LABEL.sub(lambda match: self.places.get(match[0], match[0]), text)
-
     # --- closing
 
     async def close(self) -> None:
         """The lead writes the review for its reader. Without a finding there is nothing to write."""
-        if not self.findings:
+        if not self.fold.findings:
             return
-        shown = {f.id: [self.messages[f.id], *self.said_of[f.id]] for f in ranked(self.findings)}
+        shown = {f.id: [self.messages[f.id], *self.said_of[f.id]] for f in ranked(self.fold.findings)}
         strictest = by_strictness(self.ballots)[:MAX_BALLOTS]
         votes = {ballot: self._publish_vote(ballot, self.replies[ballot.agent, ballot.part]) for ballot in strictest}
         ask, fitting = self.requests.closing(shown, list(self.absent.values()), self.ballots, votes)
@@ -381,7 +355,7 @@ class ReviewRun:
             [by_message[id] for id in self.session.named(result, group) if id in by_message]
             for group in result.value.duplicates
         ]
-        self.findings = merged(self.findings, [group for group in groups if len(group) > 1])
+        self.fold.findings = merged(self.fold.findings, [group for group in groups if len(group) > 1])
 
     def _publish_vote(self, ballot: BallotCast, reply: Reply[Any]) -> Message:
         """Publish a sealed ballot, once, to the lead, which reviews nothing. Its own agent may be shown it too."""

@@ -265,6 +265,11 @@ class ReviewSettings(Protocol):
     def review_gates(self) -> ReviewGates:
         return load_gates(self.gates, self.review_type)
 
+    @property
+    def are_reviews_written(self) -> bool:
+        """Whether reviewers write a review in addition to their findings."""
+        return self.review_gates.are_written and self.plan.is_iterative
+
     def topology(self) -> Topology:
         return self.plan.topology
 
