@@ -31,8 +31,8 @@ def ranks(*rows: StatedRow) -> list[int]:
     ],
 )
 def test_rows_on_one_thing_meet(one: tuple[str, str, str], other: tuple[str, str, str], rank: int) -> None:
-    assert ranks(row(*one), row(*other, place="S2:4")) == [rank]
-    assert ranks(row(*other, place="S2:4"), row(*one)) == [rank]
+    rows = [row(*one), row(*other, place="S2:4", reader="B")]
+    assert ranks(*rows) == ranks(*rows[::-1]) == [rank]
 
 
 @pytest.mark.parametrize(
@@ -73,6 +73,13 @@ def test_two_passages_make_one_pair_of_the_surest_rows_and_one_passage_none() ->
     assert (pair.rank, pair.places) == (3, {("S1", 1), ("S2", 4)})
 
 
+def test_other_name_of_an_attribute_counts_as_long_as_no_reader_uses_both() -> None:
+    rows = [row("Zephyr", "tenancy", "30 June", "S1:1", "A"), row("Zephyr", "last day", "31 March", "S2:4", "B")]
+    assert ranks(*rows) == [0]
+    more = [row("Harbour", "tenancy", "30 June", "S1:5", "A"), row("Quarry", "last day", "1 May", "S1:7", "A")]
+    assert ranks(*rows, *more) == []
+
+
 def test_order_of_rows_does_not_matter_and_surest_pairs_come_first() -> None:
     documents = make_document_set(3_100, tokens=9_000, documents=8)
     rows = [row(s.site, s.attribute, s.value, f"S{s.document + 1}:{n}") for n, s in enumerate(documents.statements, 1)]
@@ -98,6 +105,6 @@ def test_planted_pairs_and_nothing_else_are_sure_where_readers_name_attributes_a
 
 
 def test_a_name_that_is_everywhere_brings_nothing_together_by_itself() -> None:
-    rows = [row("Northwind", f"item{n}", f"{n} euros", f"S1:{n}") for n in range(1, MAX_TOGETHER + 2)]
+    rows = [row("Northwind", f"item{n}", f"{n} euros", f"S1:{n}", f"R{n}") for n in range(1, MAX_TOGETHER + 2)]
     assert join_rows(rows) == []
     assert ranks(*rows[:2]) == [0]

@@ -81,7 +81,8 @@ class RowPair:
     second: StatedRow
     rank: int
     """How surely they speak of one thing: 3 for the same entity and attribute, 2 for an attribute that shares words, 1 for the same
-    words spread otherwise over entity and attribute, 0 for the same entity and kind of value under another attribute."""
+    words spread otherwise over entity and attribute, 0 for the same entity and kind of value under another name of the attribute,
+    unless a reader uses both names."""
 
     @property
     def places(self) -> frozenset[tuple[str, int]]:
@@ -95,10 +96,17 @@ def join_rows(rows: Sequence[StatedRow]) -> list[RowPair]:
     `MAX_TOGETHER` rows have in common bring none of them together.
     """
     known = _Entities(row.entity_stems for row in rows)
+    vocabularies: dict[str, set[frozenset[str]]] = defaultdict(set)
+    for row in rows:
+        vocabularies[row.reader].add(row.attribute_stems)
     best: dict[frozenset[tuple[str, int]], RowPair] = {}
     for a, b in sorted(_candidates(rows)):
         first, second = sorted((rows[a], rows[b]), key=_order)
         rank = _rank(first, second, known)
+        if rank == 0 and any(
+            {first.attribute_stems, second.attribute_stems} <= names for names in vocabularies.values()
+        ):
+            continue  # a reader that uses both names means two attributes
         if rank is None or compare_values(first.value, second.value) != "different":
             continue
         pair = RowPair(first, second, rank)
