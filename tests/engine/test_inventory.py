@@ -16,10 +16,11 @@ from consilience.domain.across import AcrossDocuments
 from consilience.domain.messages import Source
 from consilience.domain.outcome import Limits
 from consilience.domain.report import Report
+from consilience.engine import dealing
 from consilience.engine.execution import Options
 from consilience.engine.faults import Crash
 from consilience.engine.protocol import Protocol
-from consilience.engine.readers import INVENTORY_TOKENS
+from consilience.engine.readers import INVENTORY_TOKENS, PASSAGE_TOKENS
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.models.scripted import ScriptedModel
@@ -299,3 +300,75 @@ async def test_people_are_asked_for_no_inventory() -> None:
         "inventory/L2N2",
         "inventory/L2N3",
     }
+
+
+class Asking(Reader):
+    """The second reader asks for passages."""
+
+    def __init__(self, *requests: dict[str, Any]) -> None:
+        super().__init__(dividing)
+        self.requests = requests
+
+    def __call__(self, request: ModelRequest) -> Any:
+        reply = super().__call__(request)
+        asks = request.key == "inventory/L2N2"
+        return json.dumps(json.loads(reply) | {"requests": self.requests}) if asks else reply
+
+
+def asked(document: str, lines: object) -> dict[str, Any]:
+    return {"document": document, "lines": lines, "why": "To see the plan."}
+
+
+async def test_passages_asked_for_are_shown_by_the_engine_from_the_next_prompt_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dealing, "RELATED_SHARE", 0.0)
+    holder = {"S1": "tenancy", "S2": "roads", "S3": "fuel"}
+    wanted = {id: f"Part 5 of the {subject} plan is under way." for id, subject in holder.items()}
+    report, model = await run(Decompose(), Asking(*(asked(id, [5, 7]) for id in holder)), material())
+    prompts = {request.key: request.text for request in model.requests}
+    own = {id for id in holder if wanted[id] in prompts["inventory/L2N2"]}
+    assert len(own) == 1, "its share"
+    for key, text in prompts.items():
+        if key.endswith("L2N2") and not key.startswith("inventory"):
+            assert all(wanted[id] in text for id in holder.keys() - own), key
+        elif not key.endswith("L2N2"):
+            assert sum(words in text for words in wanted.values()) <= 1, key
+    for passage in across(report).requests:
+        assert (passage.refusal, passage.shown) == (
+            ("shown already", None) if passage.document in own else ("", (5, 7))
+        )
+    for document in report.documents:
+        if document.id not in own:
+            (lines,) = [reader.lines for reader in document.readers if reader.agent == "L2N2"]
+            assert any(first <= 5 and last >= 7 for first, last in lines), "coverage counts them"
+    assert "shown 5-7" in report.markdown()
+    assert "To see the plan." in report.html()
+
+
+async def test_requests_are_bounded_and_private_documents_stay_private() -> None:
+    secret = "The Zephyr warehouse is to be sold by 5 May."
+    long = Source(f"{filler('long')}\n" * 20, name="long.md")
+    private = Source(f"Only for one.\n{secret}", name="private.md", agents=("L2N1",))
+    requests = [
+        asked("S5", "1-2"),
+        asked("S9", "1"),
+        asked("S4", "0-3"),
+        asked("S4:1-600", "S4:1-600"),
+        asked("S2", "3"),
+    ]
+    report, model = await run(Decompose(), Asking(*requests), material(long, private))
+    for request in model.requests:
+        assert secret not in request.text or request.agent == "L2N1", request.key
+    by_place = {(p.document, p.lines): p for p in across(report).requests}
+    assert by_place["S5", (1, 2)].refusal == "not open to this agent"
+    assert by_place["S9", (1, 1)].refusal == "no such document"
+    assert by_place["S4", (0, 3)].refusal == "no such lines"
+    assert by_place["S2", (3, 3)].refusal == "more than 4 requests"
+    shown = by_place["S4", (1, 600)].shown
+    if shown is not None:  # else the whole is its share
+        text = "\n".join(long.text.splitlines()[: shown[1]])
+        assert 0.8 * PASSAGE_TOKENS < len(text) / 3.5 < PASSAGE_TOKENS
+    else:
+        assert by_place["S4", (1, 600)].refusal == "shown already"
+    assert "not open to this agent" in report.markdown()

@@ -19,6 +19,7 @@ from consilience.domain.across import AcrossDocuments, DocumentPair, NotedPassag
 from consilience.domain.tokens import estimate_tokens
 from consilience.engine.document_index import reader_numbers
 from consilience.engine.inventory_words import compare_words, describe_pair, duty_of, findings_note, inventory_words
+from consilience.engine.passages import MAX_REQUESTS, PassageRequest, answer_requests, granted_parts
 from consilience.engine.prompt import Opening, Prompt
 from consilience.engine.readers import readers_of
 from consilience.engine.session import Session
@@ -57,6 +58,9 @@ class Inventory(BaseModel):
     """The first report of a reader of dealt documents."""
 
     rows: list[InventoryRow] = Field(default_factory=list)
+    requests: Annotated[list[PassageRequest], Field(json_schema_extra={"maxItems": MAX_REQUESTS})] = Field(
+        default_factory=list
+    )
 
 
 class PairJudgement(BaseModel):
@@ -98,18 +102,31 @@ async def take_inventories(session: Session, state: State) -> None:
                 for reader in readers
             ]
         )
-    rows, dropped = _checked_rows([reply for reply in replies if isinstance(reply, Reply)], opening)
+    inventories = [reply for reply in replies if isinstance(reply, Reply)]
+    rows, dropped = _checked_rows(inventories, opening)
+    asked = tuple(
+        passage
+        for reply in inventories
+        for passage in answer_requests(
+            reply.agent, reply.value.requests, opening.documents, opening.documents_for(reply.agent)
+        )
+    )
+    granted = {reader.id: granted_parts(asked, reader.id, opening.documents) for reader in readers}
+    for reader in readers:  # the passages that follow were not in its first prompt
+        state.documents[f"{INVENTORY}/{reader.id}"] = opening.documents_for(reader.id)
     dealt = _Pairs(join_rows(rows), opening.documents, [reader.id for reader in readers], tokens)
-    judgements = await _judge(session, state, dealt, tokens)
+    judgements = await _judge(session, state, dealt, granted, tokens)
     pairs = [_pair(pair, judgements.get(n), dealt.judges.get(n, "")) for n, pair in dealt.reported()]
-    state.across = AcrossDocuments(rows=len(rows), rows_dropped=dropped, pairs=tuple(pairs), left_out=dealt.left_out)
+    state.across = AcrossDocuments(
+        rows=len(rows), rows_dropped=dropped, pairs=tuple(pairs), left_out=dealt.left_out, requests=asked
+    )
     for warning in _warnings(state.across):
         session.warn(warning)
     notes = {
         agent.id: "\n\n".join(filter(None, (duties.get(agent.id, ""), _findings_for(agent.id, state.across, opening))))
         for agent in session.agents
     }
-    state.opening = replace(opening, notes=notes)
+    state.opening = replace(opening, notes=notes, granted=granted)
 
 
 def _checked_rows(replies: Sequence[Reply[Inventory]], opening: Opening) -> tuple[list[StatedRow], int]:
@@ -186,8 +203,10 @@ class _Pairs:
             yield n, self.pairs[n]
 
 
-async def _judge(session: Session, state: State, dealt: _Pairs, tokens: int) -> dict[int, PairJudgement]:
-    """Ask each reader about the pairs that it is shown; return the judgements by pair."""
+async def _judge(
+    session: Session, state: State, dealt: _Pairs, granted: Mapping[str, Sequence[Document]], tokens: int
+) -> dict[int, PairJudgement]:
+    """Ask each reader about the pairs that it is shown, beside the passages that it asked for; return the judgements by pair."""
     asked = {reader: pairs for reader in dealt.readers if (pairs := dealt.shown_to(reader))}
     words = {reader: compare_words(pairs) for reader, pairs in asked.items()}
     state.told |= {f"{MATCHING}/{reader}": text for reader, text in words.items()}
@@ -196,7 +215,7 @@ async def _judge(session: Session, state: State, dealt: _Pairs, tokens: int) -> 
             [
                 session.ask(
                     reader,
-                    Prompt(words[reader], documents=()),
+                    Prompt(words[reader], documents=(), related=tuple(d.reference for d in granted[reader])),
                     key=f"{MATCHING}/{reader}",
                     returns=PairJudgements,
                     kind=MATCHING,

@@ -47,7 +47,10 @@ Write one row for each statement that another document may make otherwise, or th
 
 Use the same words for the same entity and the same attribute in all rows. Begin with statements that differ from each other on one
 thing, those in related lines of other parts included, then go on with what matters most. There is room for about
-{max(tokens // ROW_TOKENS, 1)} rows. A row whose quotation is not in the document is left out.""".strip()
+{max(tokens // ROW_TOKENS, 1)} rows. A row whose quotation is not in the document is left out.
+
+requests: passages of other parts without which you cannot judge what you read, such as document S4, lines 120-140, and why; you are
+shown them from your next prompt on, as far as you may read them and there is room. [] if you need none.""".strip()
 
 
 def describe_pair(n: int, pair: RowPair) -> str:

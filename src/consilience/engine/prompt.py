@@ -79,6 +79,8 @@ class Opening:
     """Agents that are shown the documents open to all; None for every agent."""
     notes: Mapping[str, str] = field(default_factory=dict)
     """What each agent is told of the documents by the engine, after those that are open to it."""
+    granted: Mapping[str, tuple[Document, ...]] = field(default_factory=dict)
+    """Passages that each agent is shown because it asked for them."""
 
     @cached_property
     def refs(self) -> tuple[str, str]:
@@ -105,6 +107,7 @@ class Opening:
             if (reads if document.agents is None else agent in document.agents)
             for part in (document.parts_for(agent) if document.shares else (document,))
         ]
+        visible += self.granted.get(agent, ())
         return tuple(sorted(visible, key=lambda d: (not d.is_common, d.is_related)))
 
     def shown(

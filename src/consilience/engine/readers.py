@@ -13,6 +13,8 @@ INVENTORY_TOKENS = 2_000
 """Max tokens of an inventory, unless the options say another size. The length of first reports decides what is found."""
 FINDINGS_TOKENS = 1_000
 """Max size of the contradictions that a prompt shows."""
+PASSAGE_TOKENS = 1_000
+"""Max size of the passages that a reader is shown because it asked for them."""
 
 
 def inventory_size(documents: Sequence[Document], tokens: int | None) -> int:

@@ -12,7 +12,7 @@ from consilience.domain.agents import Agent
 from consilience.domain.outcome import THINKING_TOKENS, CallKind, Estimate, Limits, LimitUnit, SpendingLimits
 from consilience.domain.tokens import estimate_tokens
 from consilience.engine.prompt import Opening
-from consilience.engine.readers import FINDINGS_TOKENS, readers_of, with_inventories
+from consilience.engine.readers import FINDINGS_TOKENS, PASSAGE_TOKENS, readers_of, with_inventories
 from consilience.engine.sources import Document, parse_reference
 
 MONEY_DIGITS = 12
@@ -326,7 +326,7 @@ class CallSizes:
     def _beginnings(self) -> dict[str, int]:
         """Tokens of the text with which a prompt begins, by agent: the opening with the documents that the agent is shown, the
         texts that the settings hold and the longest description of a seat."""
-        common = self._common_tokens + bool(self.inventory_tokens) * FINDINGS_TOKENS
+        common = self._common_tokens + bool(self.inventory_tokens) * (FINDINGS_TOKENS + PASSAGE_TOKENS)
         if (groups := self.protocol.shown_together) is not None:
             largest = max((self._group_tokens(group) for group in groups), default=0)
             return {agent.id: common + largest for agent in self.agents}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from consilience.domain.across import AcrossDocuments, DocumentPair, NotedPassage
+from consilience.domain.across import AcrossDocuments, AskedPassage, DocumentPair, NotedPassage
 from consilience.domain.messages import ReadDocument
-from consilience.domain.sections import Block, Paragraph, Table
+from consilience.domain.sections import Block, Bullets, Item, Paragraph, Table
 from consilience.domain.wording import count
 from consilience.reporting.formatting import one_line
 
@@ -63,3 +63,20 @@ def _basis(across: AcrossDocuments) -> str:
     if across.left_out:
         words.append(f"{count(across.left_out, 'further pair')} shown to no agent, for want of room")
     return "; ".join(words)
+
+
+def requests_blocks(across: AcrossDocuments | None, names: Mapping[str, str]) -> Iterator[Block]:
+    """Yield the passages that agents asked for, and what they were shown."""
+    if across is not None and across.requests:
+        yield Bullets(items=tuple(_request(passage, names) for passage in across.requests))
+
+
+def _request(passage: AskedPassage, names: Mapping[str, str]) -> Item:
+    place = passage.document + (f":{passage.lines[0]}-{passage.lines[1]}" if passage.lines else "")
+    shown = f"shown {passage.shown[0]}-{passage.shown[1]}" if passage.shown else f"not shown: {passage.refusal}"
+    return Item(
+        lead="Asked for:",
+        text=f"{one_line(place)}, {shown}",
+        by=names.get(passage.agent, passage.agent),
+        note=one_line(passage.why),
+    )

@@ -32,7 +32,7 @@ from consilience.domain.sections import (
     Section,
     Subheading,
 )
-from consilience.reporting.across import across_blocks
+from consilience.reporting.across import across_blocks, requests_blocks
 from consilience.reporting.figures import further_calls, key_figures, timed_out
 from consilience.reporting.formatting import (
     STOP_PHRASES,
@@ -322,8 +322,8 @@ def _common(report: Report, presentation: Presentation) -> Iterator[Section]:
         name="failed", part="trust", heading="Calls without a reply", blocks=_list(failed_items(report, names, labels))
     )
     yield Section(name="trust", part="trust", blocks=_list(trust_items(report, names)))
-    read = documents_blocks(report.documents, report.agents, names)
-    yield Section(name="documents", part="trust", heading="What was read", blocks=tuple(read))
+    read = (*documents_blocks(report.documents, report.agents, names), *requests_blocks(report.across, names))
+    yield Section(name="documents", part="trust", heading="What was read", blocks=read)
     figures = KeyFigures(figures=tuple(key_figures(report, presentation)))
     yield Section(name=FIGURES, part="figures", heading="All figures", blocks=(figures,), folded=True)
     yield Section(
