@@ -2,7 +2,8 @@
 
 Documents with planted contradictions are dealt in real sessions. The readers are programs: each reports the contradictions of
 which it is shown both sides, then as many of the other facts that it read as have room. So a figure says what reaches one prompt,
-which no model can exceed, and not what a model notices. Design, seeds and figures: docs/design/documents-study.md.
+which no model can exceed, and not what a model notices. With inventories the readers note facts as rows, in one vocabulary or in
+the words of the documents. Design, seeds and figures: docs/design/documents-study.md.
 """
 
 from __future__ import annotations
@@ -36,11 +37,16 @@ from simulation.document_sets import ATTRIBUTES, DocumentSet, FactStatement, mak
 
 TASK = "Where do these documents contradict each other?"
 HELD_OUT = range(2_000, 2_010)
+SECOND_HELD_OUT = range(3_000, 3_010)
 TUNING = range(1_000, 1_004)
 WINDOWS = (16_000, 32_000, 128_000)
 INVENTORY_TOKENS = 2_000
 SEARCH_RESULTS = 10
-_LINE = re.compile(r"^(?:(?:S\d+:)?\d+\| |\* )(.*)$", re.MULTILINE)
+_LINE = re.compile(r"^(?:(?:S\d+:)?\d+\| |\* )(.*)$|^  (?:first|second): .* — \"(.*)\" \[S\d+:\d+\]$", re.MULTILINE)
+_BLOCK = re.compile(
+    r"<quote \w+ from (?:document (S\d+)[^>]*|related lines of other parts)>\n(.*?)\n</quote", re.DOTALL
+)
+_PLACED = re.compile(r"^(?:(S\d+):)?(\d+)\| (.*)$", re.MULTILINE)
 
 Pair = frozenset[str]
 """The texts of two statements."""
@@ -55,7 +61,7 @@ class Reading:
 
     def facts(self, prompt: str) -> list[FactStatement]:
         """Return the facts that a prompt states, in order."""
-        lines = dict.fromkeys(match[1] for match in _LINE.finditer(prompt))
+        lines = dict.fromkeys(match[1] or match[2] for match in _LINE.finditer(prompt))
         return [self.statements[line] for line in lines if line in self.statements]
 
     def conflicts(self, facts: Iterable[FactStatement]) -> Iterator[Pair]:
@@ -77,6 +83,41 @@ class Reading:
         for group in by_site.values():
             yield from itertools.combinations(group, 2)
 
+    def inventory(self, prompt: str, room: int, *, own_words: bool) -> str:
+        """Return the facts of a prompt as rows in at most so many tokens, those first that contradict each other. With `own_words`
+        an attribute is called by the words of the first fact in which the reader meets it, else as everywhere."""
+        places = {
+            words: (named or document, int(line))
+            for document, block in _BLOCK.findall(prompt)
+            for named, line, words in _PLACED.findall(block)
+        }
+        facts = self.facts(prompt)
+        first = [self.statements[text] for pair in self.conflicts(facts) for text in sorted(pair)]
+        rows, names = list[dict[str, object]](), dict[str, str]()
+        for fact in dict.fromkeys((*first, *facts)):
+            document, line = places[fact.text]
+            attribute = names.setdefault(fact.attribute, _words_of(fact) if own_words else fact.attribute)
+            row: dict[str, object] = {
+                "entity": fact.site,
+                "attribute": attribute,
+                "value": fact.value,
+                "document": document,
+            }
+            row |= {"line": line, "quotation": fact.text}
+            room -= estimate_tokens(json.dumps(row)) + 1
+            if room < 0:
+                break
+            rows.append(row)
+        return json.dumps({"rows": rows})
+
+    def judge(self, prompt: str) -> str:
+        """Say of each pair of rows in a prompt whether its passages contradict each other."""
+        pairs = []
+        for name, sides in re.findall(r"^(P\d+)\n((?:  .*\n?){2})", prompt, re.MULTILINE):
+            is_conflict = any(True for _ in self.conflicts(self.facts(sides)))
+            pairs.append({"pair": name, "says": "contradiction" if is_conflict else "no contradiction"})
+        return json.dumps({"pairs": pairs})
+
     def report(self, prompt: str, room: int) -> str:
         """Return the contradictions in a prompt, then other facts, in at most so many tokens."""
         facts = self.facts(prompt)
@@ -91,6 +132,12 @@ class Reading:
         return "\n".join(lines) or "Nothing."
 
 
+def _words_of(fact: FactStatement) -> str:
+    """Return the words of a fact without its site and value, as a name of its attribute."""
+    rest = fact.text.replace(fact.value, " ").replace(fact.site, " ")
+    return " ".join(word for word in re.findall(r"[a-z]{4,}", rest))
+
+
 @dataclass
 class Flow:
     """What came together in one way of reading one set."""
@@ -98,6 +145,9 @@ class Flow:
     tokens: int = 0
     found: set[Pair] = field(default_factory=set)
     suspected: set[Pair] = field(default_factory=set)
+    joined: list[Pair] = field(default_factory=list)
+    """Pairs of rows that a reader was shown."""
+    left_out: int = 0
 
     def read(self, reading: Reading, prompt: str, window: int) -> None:
         """Read a prompt, as far as the window reaches."""
@@ -111,7 +161,16 @@ Way = Callable[[DocumentSet, int], Flow | None]
 """Reads a set in a window; None if it does not fit."""
 
 
-def in_session(documents: DocumentSet, protocol: Protocol, window: int, deal: Deal) -> Flow:
+@dataclass(frozen=True)
+class Dealing:
+    """How a dealt session reads."""
+
+    inventory_tokens: int = 0
+    related: bool = True
+    own_words: bool = False
+
+
+def in_session(documents: DocumentSet, protocol: Protocol, window: int, deal: Deal, how: Dealing = Dealing()) -> Flow:
     """Read a set in a session of a protocol, as a user's run would."""
     reading, flow = Reading(documents), Flow()
     sized, _ = dealing.deal_to_agents(protocol, documents.sources, deal, window)
@@ -121,6 +180,10 @@ def in_session(documents: DocumentSet, protocol: Protocol, window: int, deal: De
 
     def reply(request: ModelRequest) -> str:
         flow.read(reading, request.text, window)
+        if request.key.startswith("inventory"):
+            return reading.inventory(request.text, how.inventory_tokens, own_words=how.own_words)
+        if request.key.startswith("matching"):
+            return reading.judge(request.text)
         if request.key.startswith("split"):
             part = {"title": "A part", "instructions": "List contradictions in your documents, then all other facts."}
             return json.dumps({"parts": [part] * 64})
@@ -131,9 +194,17 @@ def in_session(documents: DocumentSet, protocol: Protocol, window: int, deal: De
         model=ScriptedModel(reply, context_window=window),
         sources=documents.sources,
         store=SqliteStore(":memory:"),
-        options=Options(deal=deal),
+        options=Options(deal=deal, inventory_tokens=how.inventory_tokens),
     )
-    asyncio.run(deliberation.run(TASK))
+    share = dealing.RELATED_SHARE
+    dealing.RELATED_SHARE = share if how.related else 0.0
+    try:
+        report = asyncio.run(deliberation.run(TASK))
+    finally:
+        dealing.RELATED_SHARE = share
+    if report.across is not None:
+        flow.joined = [frozenset((p.first.words, p.second.words)) for p in report.across.pairs]
+        flow.left_out = report.across.left_out
     return flow
 
 
@@ -159,11 +230,11 @@ def dealt(documents: DocumentSet, window: int) -> Flow:
 
 def map_reduce(documents: DocumentSet, window: int) -> Flow:
     """The same shares without related lines: each is read alone, and one call reads the reports."""
-    share, dealing.RELATED_SHARE = dealing.RELATED_SHARE, 0.0
-    try:
-        return dealt(documents, window)
-    finally:
-        dealing.RELATED_SHARE = share
+    return in_session(documents, Decompose(), window, "document", Dealing(related=False))
+
+
+def with_inventories(how: Dealing) -> Way:
+    return lambda documents, window: in_session(documents, Decompose(), window, "document", how)
 
 
 def searching(documents: DocumentSet, window: int) -> Flow:
@@ -210,6 +281,14 @@ WAYS: dict[str, Way] = {
     "decompose --deal document": dealt,
     "map-reduce, the same shares": map_reduce,
     "one agent with search": searching,
+    "inventories of 2,000, no related lines": with_inventories(Dealing(2_000, related=False)),
+    "inventories of 4,000, no related lines": with_inventories(Dealing(4_000, related=False)),
+    "inventories of 8,000, no related lines": with_inventories(Dealing(8_000, related=False)),
+    "inventories of 8,000, no related lines, own words": with_inventories(
+        Dealing(8_000, related=False, own_words=True)
+    ),
+    "inventories of 2,000 and related lines": with_inventories(Dealing(2_000)),
+    "inventories of 2,000 and related lines, own words": with_inventories(Dealing(2_000, own_words=True)),
 }
 
 
@@ -224,6 +303,10 @@ class Row:
     within: tuple[int, int]
     precision: float
     """Share of planted pairs among what a hasty reader reports."""
+    joined: tuple[int, int]
+    """Planted pairs among the pairs of rows that readers were shown, and all of these."""
+    left_out: int
+    """Pairs of rows for which there was no room."""
     readings: float
     """Prompt tokens, in readings of all documents by one call."""
 
@@ -241,6 +324,10 @@ def measure(sets: Sequence[DocumentSet], windows: Sequence[int]) -> Iterator[Row
                 counts[pair.reach] += 1
                 counts[f"{pair.reach} found"] += frozenset((pair.first.text, pair.second.text)) in flow.found
             counts["suspected"] += len(flow.suspected)
+            planted = {frozenset((pair.first.text, pair.second.text)) for pair in documents.pairs}
+            counts["joined"] += len(flow.joined)
+            counts["joined planted"] += len(planted.intersection(flow.joined))
+            counts["left out"] += flow.left_out
         true = counts["across found"] + counts["within found"]
         yield Row(
             name,
@@ -248,6 +335,8 @@ def measure(sets: Sequence[DocumentSet], windows: Sequence[int]) -> Iterator[Row
             (counts["across found"], counts["across"]),
             (counts["within found"], counts["within"]),
             true / max(counts["suspected"], 1),
+            (counts["joined planted"], counts["joined"]),
+            counts["left out"],
             sum(flow.tokens for flow in flows if flow) / sum(single),
         )
 
@@ -258,16 +347,22 @@ def main() -> None:
     parser.add_argument("--sets", type=int, default=len(HELD_OUT), help="number of document sets")
     parser.add_argument("--tokens", type=int, default=56_000, help="size of a set")
     parser.add_argument("--windows", type=int, nargs="+", default=list(WINDOWS), help="context windows, tokens")
+    parser.add_argument("--again", action="store_true", help="the seeds kept for the table with inventories")
     options = parser.parse_args()
-    seeds = (TUNING if options.tuning else HELD_OUT)[: options.sets]
+    seeds = (TUNING if options.tuning else SECOND_HELD_OUT if options.again else HELD_OUT)[: options.sets]
     sets = [make_document_set(seed, tokens=options.tokens) for seed in seeds]
     print(f"{len(sets)} sets of about {options.tokens:,} tokens, seeds {seeds[0]} to {seeds[-1]}\n")
-    print("| window | way | across owners | within a document | precision, hasty reader | tokens, × one reading |")
-    print("|--:|---|--:|--:|--:|--:|")
+    print(
+        "| window | way | across owners | within a document | precision, hasty reader | planted of joined pairs | left out "
+        "| tokens, × one reading |"
+    )
+    print("|--:|---|--:|--:|--:|--:|--:|--:|")
     for row in measure(sets, options.windows):
         across, within = (f"{found} of {all}" for found, all in (row.across, row.within))
+        joined = f"{row.joined[0]} of {row.joined[1]}" if row.joined[1] else "–"
         print(
-            f"| {row.window:,} | {row.way} | {across} | {within} | {row.precision:.0%} | {row.readings:.2f} |",
+            f"| {row.window:,} | {row.way} | {across} | {within} | {row.precision:.0%} | {joined} | {row.left_out} | "
+            f"{row.readings:.2f} |",
             flush=True,
         )
 

@@ -116,7 +116,7 @@ async def test_one_round_brings_together_what_two_readers_of_large_material_hold
     assert result.answer == " ".join(fees)
     shown = [[fee in request.text for fee in fees] for request in model.requests]
     assert sorted(map(sum, shown[:2])) == [1, 2], "one reader is shown the line of the other's share, which is related"
-    assert len(shown) == 5
+    assert len(shown) == 7, "two inventories first"
 
 
 def test_seats_are_as_many_as_models() -> None:

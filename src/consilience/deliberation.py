@@ -28,6 +28,7 @@ from consilience.engine import fork as forks
 from consilience.engine import runner, validation
 from consilience.engine.dealing import deal_to_agents, left_out_lines
 from consilience.engine.protocol import Protocol, ReportingProtocol
+from consilience.engine.readers import inventory_size
 from consilience.engine.recorded_code import check_programs
 from consilience.engine.runner import Models, Options
 from consilience.engine.seats import (
@@ -302,6 +303,7 @@ class Deliberation(Generic[R]):
         protocol, dealt = deal_to_agents(protocol, sources, self._options.deal, window)
         documents = number_documents(dealt)
         protocol = protocol.with_documents(documents, window)
+        inventory = inventory_size(documents, self._options.inventory_tokens)
         for difference, recorded, now in (
             ("another detail", started.detail, detail),
             ("another protocol", started.protocol, protocol.name),
@@ -309,6 +311,7 @@ class Deliberation(Generic[R]):
             ("another seed", started.seed, self.seed),
             ("another task", store.text(started.task), task),
             ("other documents", started.sources, document_refs(documents)),
+            ("another size of inventories", started.inventory_tokens, inventory),
             ("other limits", started.limits, self._limits),
             ("another quorum", started.quorum, self.quorum),
             ("another panel", _seats(started.agents), _seats(protocol.agents(panel))),

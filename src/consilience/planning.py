@@ -22,6 +22,7 @@ from consilience.engine.dealing import DealRow, deal_rows
 from consilience.engine.fork import Fork
 from consilience.engine.prompt import Opening
 from consilience.engine.protocol import Protocol
+from consilience.engine.readers import inventory_size
 from consilience.engine.seats import smallest_window
 from consilience.engine.sizes import CallSizes
 from consilience.engine.sources import number_documents
@@ -327,6 +328,7 @@ def make_plan(
     encoder: str | None,
     thinking: ThinkingLevel | None,
     detail: Detail,
+    inventory_tokens: int | None = None,
     calls_made: int = 0,
 ) -> RunPlan:
     """Return the plan of a run after `calls_made` calls. Needs no key and no network."""
@@ -337,9 +339,9 @@ def make_plan(
     chains = {agent.id: links([models[agent.id]]) for agent in agents}
     thinking_by_agent = {id: max(map(thinking_of.__getitem__, chain)) for id, chain in chains.items()}
     prices = {} if limits.cost is None else {id: token_prices(chain, known) for id, chain in chains.items()}
-    sizes = CallSizes(opening, protocol, agents, prices, thinking_by_agent)
-    estimate = protocol.estimate()
-    calls = max(min(estimate.max, estimate.max if limits.calls is None else limits.calls) - calls_made, 0)
+    inventory = inventory_size(opening.documents, inventory_tokens)
+    sizes = CallSizes(opening, protocol, agents, prices, thinking_by_agent, inventory_tokens=inventory)
+    calls = max(min(n for n in (sizes.estimate.max, limits.calls) if n is not None) - calls_made, 0)
     largest_calls = sizes.largest_calls(calls)
     max_tokens = sum(n * (read + written + max(thinking_of.values())) for n, read, written in largest_calls)
     if limits.tokens is not None:
@@ -348,15 +350,14 @@ def make_plan(
     if limits.cost is not None and max_cost is not None:
         max_cost = min(max_cost, limits.cost)
     if paid_encoder is not None:
-        encoder_cost = ModelFacts(paid_encoder, known).price(calls * protocol.max_reply_tokens, 0)
-        max_cost = None if max_cost is None or encoder_cost is None else max_cost + encoder_cost
+        max_cost = _with_encoder(max_cost, ModelFacts(paid_encoder, known), calls * protocol.max_reply_tokens)
     windows = window_words(sizes, protocol, models, known)
     return RunPlan(
         protocol=protocol,
         agents=tuple(agent.model_copy(update={"model": models[agent.id]}) for agent in agents),
         models=tuple(dict.fromkeys(models[agent.id] for agent in agents)),
         why=choice.why,
-        estimate=estimate,
+        estimate=sizes.estimate,
         known=known,
         limits=limits,
         templates=templates,
@@ -373,6 +374,11 @@ def make_plan(
         unfit=windows.refusal,
         replies=sizes.describe_reply(limits) + thinking_words(thinking, thinking_of, known),
     )
+
+
+def _with_encoder(cost: float | None, encoder: ModelFacts, tokens: int) -> float | None:
+    encoder_cost = encoder.price(tokens, 0)
+    return None if cost is None or encoder_cost is None else cost + encoder_cost
 
 
 def _thinking_of(models: Mapping[str, str], level: ThinkingLevel, known: Endpoints) -> dict[str, int]:

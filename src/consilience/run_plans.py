@@ -15,6 +15,7 @@ from consilience.domain.presenting import try_present
 from consilience.engine.execution import Options
 from consilience.engine.fork import Fork
 from consilience.engine.protocol import Protocol
+from consilience.engine.readers import with_inventories
 from consilience.engine.seats import choose_detail
 from consilience.journal.store import Records
 from consilience.model_words import recorded_level
@@ -53,6 +54,7 @@ def plan_deliberation(
         encoder=encoder,
         thinking=options.thinking,
         detail=detail,
+        inventory_tokens=options.inventory_tokens,
     )
 
 
@@ -69,7 +71,8 @@ def plan_of_fork(planned: Fork, choice: Choice, *, known: Endpoints, thinking: T
     models = {id: str(model) for id, model in planned.models.items()}
     sources = [Source(d.text, d.name, d.agents, d.remarks, d.shares) for d in planned.documents]
     protocol = with_documents(planned.protocol, sources, models.values(), known)
-    max_calls = protocol.estimate().max
+    inventory = planned.started.inventory_tokens
+    max_calls = with_inventories(protocol.estimate(), planned.documents, planned.agents, inventory).max
     plan = make_plan(
         protocol,
         planned.agents,
@@ -83,6 +86,7 @@ def plan_of_fork(planned: Fork, choice: Choice, *, known: Endpoints, thinking: T
         encoder=planned.encoder if isinstance(planned.encoder, str) else None,
         thinking=thinking or recorded_level(planned.started.thinking),
         detail=planned.detail,
+        inventory_tokens=inventory,
         calls_made=0 if planned.calls is None else max(max_calls - planned.calls, 0),
     )
     if planned.calls is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from browser.conftest import Gate, Reader, new_reader
 from cli.loopback import Provider
-from server.served import Served, serving
+from server.served import Served, serving, typed
 
 pytestmark = pytest.mark.processes
 EMERGENCE = {"protocol": "emergence", "settings": {"children": 2, "max_rounds": 2}}
@@ -236,3 +237,62 @@ def test_axe_finds_nothing_at_both_widths(browser: Any, tmp_path: Path, served: 
             details.evaluate("fold => fold.open = true")
         check_with(axe, reader)
         context.close()
+
+
+def noting(body: dict[str, Any], headers: dict[str, str]) -> tuple[int, object]:
+    """Readers note the line on the lease that they are shown, and call every pair a contradiction."""
+    status, answer = typed(body, headers)
+    text = "\n".join(str(message["content"]) for message in body["messages"])
+    fields = body.get("response_format", {}).get("json_schema", {}).get("schema", {}).get("properties", {})
+    reply: dict[str, Any] = {}
+    if "rows" in fields:
+        found = re.findall(r"^(?:(S\d+):)?(\d+)\| (The lease of Zephyr ends on (.*)\.)$", text, re.MULTILINE)
+        (own,) = set(re.findall(r"from document (S\d+)", text))
+        about = {"entity": "Zephyr", "attribute": "end of lease"}
+        reply["rows"] = [
+            {**about, "value": value, "document": named or own, "line": int(line), "quotation": words}
+            for named, line, words, value in found
+        ]
+        reply["requests"] = []
+    elif "pairs" in fields:
+        judged = {"says": "contradiction", "why": "It ends once.", "first_worth": "signed", "second_worth": "a note"}
+        reply["pairs"] = [{"pair": "P1", **judged}]
+    if reply:
+        answer["choices"][0]["message"]["content"] = json.dumps(reply)  # type: ignore[index]
+    return status, answer
+
+
+def test_page_shows_findings_across_documents_and_who_read_which_lines(
+    reader: Reader, served: Served, gate: Gate
+) -> None:
+    gate.answers = noting
+    gate.let(1_000)
+    texts = (
+        "Every tenant pays.\n\nThe lease of Zephyr ends on 30 June.",
+        "Roads are mended.\n\nThe lease of Zephyr ends on 31 March.",
+    )
+    sources = [{"text": text, "name": f"{name}.md"} for name, text in zip(("tenancy", "roads"), texts, strict=True)]
+    session = served.begin(protocol="decompose", settings={"children": 2}, sources=sources, deal="document")
+    (pair,) = served.wait(session)["across"]["pairs"]
+    assert pair["verdict"] == "contradiction"
+    reader.open(served, session)
+    reader.has("#report", "Findings across documents")
+    table = reader.page.locator("#report table", has_text="worth")
+    rows = [row.split("\t") for row in table.inner_text().splitlines()]
+    assert rows[0] == ["", "S1 tenancy.md", "S2 roads.md"]
+    assert "ends on 30 June." in rows[1][1]
+    assert "ends on 31 March." in rows[1][2]
+    assert rows[-1] == ["worth", "signed", "a note"]
+    read = reader.page.locator("#report table", has_text="read by").locator("tr", has_text="tenancy.md").inner_text()
+    lines = {
+        row["agent"]: row["lines"]
+        for row in served.get(f"/api/sessions/{session}")["report"]["documents"][0]["readers"]
+    }
+    assert sorted(lines.values()) == [[], [[3, 3]]]
+    assert all(agent in read for agent in lines)
+    assert "(line 3)" in read, "the related line of the other share"
+    check(reader)
+    link = table.locator("a", has_text="S2:3").first
+    link.click()
+    reader.until("location.pathname.includes('/documents/')")
+    reader.has("body", texts[1].splitlines()[-1])

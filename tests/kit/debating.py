@@ -162,6 +162,8 @@ class Debaters:
                 return {"question": f"Would it lose orders, asks {request.key}?", "second": ""}
             case "same":
                 return {"same_as": 0}
+            case "inventory":
+                return {"rows": []}
             case "derive":
                 return {"falsifiers": [{"participant": letter, **FALSIFIER, "reasoning": ""} for letter in "ABCDEF"]}
         raise AssertionError(f"a debate asks nothing of the kind {kind!r}")

@@ -426,9 +426,8 @@ class RunRequest(NewSessionRequest):
     """Options of a protocol's command, without the protocol's own settings."""
 
     task: Annotated[str, argument("The question or task; @FILE reads it from a file, - from standard input.", "TASK")]
-    deal: Deal = option(
-        "Deal the documents to the agents: auto, document, directory, size.", MATERIAL, "HOW", default="none"
-    )
+    deal: Deal = option("Deal documents to agents: auto, document, directory, size.", MATERIAL, "HOW", default="none")
+    inventory_tokens: int | None = option("Max tokens of a reader's inventory; 0: none. Default: 2000.", MATERIAL, "N")
 
 
 @dataclass(frozen=True, kw_only=True)

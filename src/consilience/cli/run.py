@@ -381,11 +381,14 @@ def _remaining_plan(started: SessionStarted, calls_made: int, store: Store, know
         known=known,
         limits=started.limits,
         task=store.text(started.task),
-        sources=[Source(text=store.text(s.text), name=s.name, agents=s.agents) for s in started.sources],
+        sources=[
+            Source(text=store.text(s.text), name=s.name, agents=s.agents, shares=s.shares) for s in started.sources
+        ],
         templates=recorded_templates(recorded_protocol(started.protocol), started, store.text),
         encoder=started.encoder,
         thinking=recorded_level(started.thinking),
         detail=started.detail,
+        inventory_tokens=started.inventory_tokens,
         calls_made=0 if started.steps else calls_made,  # the number of remaining steps of a tool agent is unknown
     )
     return replace(plan, limits_adjustable=False)

@@ -126,6 +126,8 @@ class SessionStarted(Event):
     """Options of the command that began it, by which a resume delivers the report, unless it is given others."""
     comparison: str = ""
     """The comparison that began it, an id that its sessions share."""
+    inventory_tokens: int = 0
+    """Max tokens of the inventory with which each reader of dealt documents begins; 0 without inventories."""
     parent: str | None = None
     """The session from which this one was forked."""
     forked_at: int | None = None

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import TypeAdapter, computed_field
 
+from consilience.domain.across import AcrossDocuments
 from consilience.domain.agents import Agent
 from consilience.domain.delivery import Delivery
 from consilience.domain.events import AnyEvent, Noted, SessionStarted
@@ -233,9 +234,13 @@ def find_report(protocol: str) -> type[Report]:
     return (_report_finders[0](protocol) if _report_finders else None) or Report
 
 
+ENGINE_LABELS: Mapping[str, str] = {"inventory": "inventory", "matching": "comparison of inventories"}
+"""Words for the phases that the engine adds to any protocol."""
+
+
 def labels_of(protocol: str, presentation: Presentation) -> Mapping[str, str]:
     """Return the protocol's words for phases: those stored with the session, else those of its code."""
-    return presentation.labels or find_report(protocol).labels
+    return {**ENGINE_LABELS, **(presentation.labels or find_report(protocol).labels)}
 
 
 MAX_PROSE_SHARE = 0.5
@@ -328,6 +333,8 @@ class Report(Frozen):
     objections: tuple[Objection, ...] = ()
     """All objections with their fate; without a fate, only those that no later reply answered."""
     documents: tuple[ReadDocument, ...] = ()
+    across: AcrossDocuments | None = None
+    """What the inventories of dealt documents gave; None without inventories."""
     quotations: tuple[Quotation, ...] = ()
     facts: FactsKept | None = None
     """None if no agent wrote points before it read others, or without an answer."""

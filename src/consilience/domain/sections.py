@@ -167,9 +167,10 @@ Block = Annotated[
 
 
 class Section(_Data):
-    """A section of a report. One with the name of a section that every report has (`answer`, `claims`, `dissent`, `changes`,
-    `conditions`, `missing`, `failed`, `trust`, `documents`, `figures`) replaces it; sections of the same part that the protocol
-    lists before it come before it. All others come last in their part, in the order listed. Each part has a heading of its own."""
+    """A section of a report. One with the name of a section that every report has (`answer`, `claims`, `across`, `dissent`,
+    `changes`, `conditions`, `missing`, `failed`, `trust`, `documents`, `figures`) replaces it; sections of the same part that the
+    protocol lists before it come before it. All others come last in their part, in the order listed. Each part has a heading of its
+    own."""
 
     name: str
     part: ReportPart

@@ -23,7 +23,11 @@ def quotations_in(state: State, text: str, key: str, agent: str) -> list[Quotati
     documents = state.opening.documents
     if not documents:
         return []
-    return find_quotations(text, documents, agent, shown=state.documents.get(key), read=_read_texts(state, key, agent))
+    opening, shown = state.opening, state.documents.get(key)
+    told = state.told.get(key, opening.notes.get(agent, "") if shown is None else "")
+    if shown is None and opening.index:
+        shown = opening.documents_for(agent)  # of dealt documents, its share
+    return find_quotations(text, documents, agent, shown=shown, read=(told, *_read_texts(state, key, agent)))
 
 
 def _read_texts(state: State, key: str, agent: str) -> Iterator[str]:

@@ -37,6 +37,7 @@ from consilience.domain.validation import check_fields
 from consilience.engine.activity import Activity, Phase
 from consilience.engine.cancelling import Cancellation
 from consilience.engine.faults import Crash, parse_fault
+from consilience.engine.inventory import take_inventories
 from consilience.engine.ledger import Ledger
 from consilience.engine.mail import MailTaker
 from consilience.engine.owners import claim_of, cost_of
@@ -65,6 +66,7 @@ MAX_PACE = 1_000
 MAX_HUMAN_DEADLINE_SECONDS = 31_536_000
 CLAIM_CHECK_SECONDS = 0.2
 """Min seconds from one check whether a ticket is still claimed to the next."""
+MAX_INVENTORY_TOKENS = 100_000
 MAX_TEMPERATURE = 2
 """No provider takes a higher temperature."""
 
@@ -73,8 +75,8 @@ MAX_TEMPERATURE = 2
 class Options:
     """How to run a session.
 
-    `repairs`, `cache`, `temperature`, `thinking`, `detail`, `deadline` and `human_deadline` are recorded when a session begins, and
-    apply to a resume or fork that does not set them. The others do not affect the record.
+    `repairs`, `cache`, `temperature`, `thinking`, `detail`, `deadline`, `human_deadline` and `inventory_tokens` are recorded when a
+    session begins, and apply to a resume or fork that does not set them. The others do not affect the record.
     """
 
     observer: Observer | None = None
@@ -99,6 +101,8 @@ class Options:
     """Which set of prompts agents are shown. None: `auto`."""
     deal: Deal = "none"
     """How documents are dealt to the agents of a new session; what each is shown is recorded with the documents."""
+    inventory_tokens: Annotated[int, Field(ge=0, le=MAX_INVENTORY_TOKENS)] | None = None
+    """Max tokens of the inventory with which a reader of dealt documents begins; 0: no inventories. None: 2,000."""
     deadline: Annotated[float, Field(gt=0, le=MAX_DEADLINE_SECONDS)] | None = None
     """Max seconds of one request to a model. None: the provider's default."""
     pace: Annotated[float, Field(ge=0, le=MAX_PACE)] = 0.0
@@ -255,6 +259,7 @@ async def _run(protocol: Protocol, session: Session, state: State) -> Report:
     with span(
         f"session {protocol.name}", session=state.id, protocol=protocol.name, agents=len(state.started.agents)
     ) as current:
+        await take_inventories(session, state)
         report = await protocol.run(session)
         if not isinstance(report, Report):
             raise ProtocolViolation(
@@ -385,7 +390,14 @@ def build_state(setup: Setup, started: SessionStarted, recorder: Recorder) -> St
     """Make the state that the branches of the session share."""
     protocol, options, opening = setup.protocol, setup.options, setup.opening
     sizes = CallSizes(
-        opening, protocol, started.agents, started.prices, started.thinking_tokens, started.steps, started.fit
+        opening,
+        protocol,
+        started.agents,
+        started.prices,
+        started.thinking_tokens,
+        started.steps,
+        started.fit,
+        inventory_tokens=started.inventory_tokens,
     )
     activity, cancellation = Activity(), Cancellation()
     faults = fault_hook(options)

@@ -322,7 +322,7 @@ def _setup(planned: Fork, options: Options | None) -> Setup:
 
 def _inherited_options(old: SessionStarted, options: Options) -> Options:
     """Return the options; those recorded for a whole session default to the parent's."""
-    names = ("repairs", "cache", "temperature", "thinking", "deadline", "human_deadline")
+    names = ("repairs", "cache", "temperature", "thinking", "deadline", "human_deadline", "inventory_tokens")
     return replace(options, **{name: getattr(old, name) for name in names if getattr(options, name) is None})
 
 

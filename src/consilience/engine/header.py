@@ -71,6 +71,7 @@ def report_header(state: State, first: Sequence[Reply[object] | Failure]) -> dic
         "independence": independence(voices(state.started.agents)),
         "same_material": _same_material(state),
         "documents": read_documents(state, calls.attempts),
+        "across": state.across,
         "quotations": quotations_in_replies(state, calls.replies.values()),
         "cut_replies": tuple(event.key for event in calls.cut),
         "typed_replies": len(state.prose),

@@ -77,6 +77,10 @@ class Opening:
     documents: tuple[Document, ...] = ()
     readers: tuple[str, ...] | None = None
     """Agents that are shown the documents open to all; None for every agent."""
+    notes: Mapping[str, str] = field(default_factory=dict)
+    """What each agent is told of the documents by the engine, after those that are open to it."""
+    granted: Mapping[str, tuple[Document, ...]] = field(default_factory=dict)
+    """Passages that each agent is shown because it asked for them."""
 
     @cached_property
     def refs(self) -> tuple[str, str]:
@@ -103,6 +107,7 @@ class Opening:
             if (reads if document.agents is None else agent in document.agents)
             for part in (document.parts_for(agent) if document.shares else (document,))
         ]
+        visible += self.granted.get(agent, ())
         return tuple(sorted(visible, key=lambda d: (not d.is_common, d.is_related)))
 
     def shown(
@@ -255,6 +260,9 @@ def render(
         parts.add_text(quotation_note)
     parts.add_documents([document for document in visible if document.is_common])
     private = parts.add_documents([document for document in visible if not document.is_common])
+    if note := opening.notes.get(agent, "") if prompt.documents is None else "":
+        parts.add_text(note)
+        private += 1
     uncommon = private if prompt.documents is None else len(visible)
     following = len(prompt.preface) + len(prompt.shared)
     opening_parts = len(parts.stored) - private if private else len(parts.stored) + following
@@ -276,6 +284,7 @@ def render(
     for text in request_texts:
         parts.add_text(text)
     notes = ((INDEX_NOTE, opening.index) if opening.index else ()) + ((quotation_note,) if visible else ())
+    notes += (note,) if note else ()
     return Rendered(
         system=opening.instructions,
         blocks=parts.blocks,

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from consilience.engine.session import Session
 
 ENTRY_POINT_GROUP = "consilience.protocols"
+ENGINE_PHASES = ("inventory", "matching")
+"""Phases that the engine adds to any protocol if documents are dealt."""
 
 R_co = TypeVar("R_co", bound=Report, covariant=True)
 
@@ -268,7 +270,7 @@ def check_phases(protocol: Protocol, limits: Limits) -> None:
     known = protocol.phase_names
     for limited in limits.phases:
         name, slash, index = limited.partition("/")
-        if not known or name == EACH or any(fnmatchcase(name, pattern) for pattern in known):
+        if not known or name in (EACH, *ENGINE_PHASES) or any(fnmatchcase(name, pattern) for pattern in known):
             continue
         meant = did_you_mean(limited, (f"{other}{slash}{index}" for other in known if "*" not in other))
         raise UnknownName(

@@ -37,6 +37,7 @@ from consilience.engine.protocol import (
     recorded_protocol,
     report_type,
 )
+from consilience.engine.readers import inventory_size
 from consilience.engine.recorded_code import check_code, check_programs
 from consilience.engine.recorder import Recorder
 from consilience.engine.rooms import closing_error
@@ -136,7 +137,15 @@ async def _recorded(
 def _sizes(setup: Setup) -> CallSizes:
     ports, level = setup.seats.ports, setup.options.thinking or DEFAULT_THINKING
     prices, thinking = prices_by_agent(ports), thinking_by_agent(ports, level)
-    return CallSizes(setup.opening, setup.protocol, setup.seats.agents, prices, thinking, max_steps_by_agent(ports))
+    return CallSizes(
+        setup.opening,
+        setup.protocol,
+        setup.seats.agents,
+        prices,
+        thinking,
+        max_steps_by_agent(ports),
+        inventory_tokens=inventory_size(setup.documents, setup.options.inventory_tokens),
+    )
 
 
 def _start_event(setup: Setup) -> SessionStarted:
@@ -155,6 +164,7 @@ def _start_event(setup: Setup) -> SessionStarted:
         human_deadline=options.human_deadline,
         deliveries=dict(options.deliveries),
         comparison=options.comparison,
+        inventory_tokens=sizes.inventory_tokens,
         thinking=options.thinking or DEFAULT_THINKING,
         thinking_tokens=dict(sizes.thinking_tokens),
         detail=setup.detail,
@@ -166,7 +176,7 @@ def _start_event(setup: Setup) -> SessionStarted:
         settings=protocol.model_dump(mode="json"),
         agents=seats.agents,
         topology=protocol.topology(),
-        estimate=estimate_with_steps(protocol.estimate(), sizes.steps),
+        estimate=estimate_with_steps(sizes.estimate, sizes.steps),
         steps=dict(sizes.steps),
         prices=dict(sizes.prices),
         fit=sizes.largest_fit(setup.limits),

@@ -12,6 +12,7 @@ from consilience.domain.agents import Agent
 from consilience.domain.outcome import THINKING_TOKENS, CallKind, Estimate, Limits, LimitUnit, SpendingLimits
 from consilience.domain.tokens import estimate_tokens
 from consilience.engine.prompt import Opening
+from consilience.engine.readers import FINDINGS_TOKENS, PASSAGE_TOKENS, readers_of, with_inventories
 from consilience.engine.sources import Document, parse_reference
 
 MONEY_DIGITS = 12
@@ -156,6 +157,18 @@ class CallSizes:
     """Max steps for one reply."""
     fit: float = 1.0
     """Share of its size that the answer of a reply may have."""
+    inventory_tokens: int = 0
+    """Max tokens of the inventory of a reader of dealt documents; 0 without inventories."""
+
+    @property
+    def estimate(self) -> Estimate:
+        """Calls of the session: those of the protocol, and those for inventories."""
+        return with_inventories(self.protocol.estimate(), self.opening.documents, self.agents, self.inventory_tokens)
+
+    @property
+    def longest_reply(self) -> int:
+        """Max tokens of the longest reply of the session."""
+        return max(self.protocol.longest_reply, self.inventory_tokens)
 
     def reply(self, agent: str, max_tokens: int, *, enlarged: bool = False) -> ReplySize:
         """Size of a reply whose answer may have `max_tokens`; `enlarged` if thinking used up the reply before."""
@@ -196,7 +209,7 @@ class CallSizes:
         """Return how many calls read how many tokens and answer in how many, at most, if `calls` are made: the largest."""
         kinds = self.protocol.call_kinds
         sizes = [(kind.calls, self._prompt_of(kind, 1.0), kind.reply) for kind in kinds] or [
-            (calls, self._longest_prompt(1.0), self.protocol.longest_reply)
+            (calls, self._longest_prompt(1.0), self.longest_reply)
         ]
         largest: list[tuple[int, int, int]] = []
         for n, read, written in sorted(sizes, key=lambda size: size[1] + size[2], reverse=True):
@@ -212,10 +225,10 @@ class CallSizes:
 
     def largest_of(self, agent: str) -> int:
         """Tokens of the largest call of an agent: prompt with the schema of the reply and a correction, reply and thinking."""
-        kinds, protocol = self.protocol.call_kinds, self.protocol
+        kinds = self.protocol.call_kinds
         largest = max(
             (self._prompt_of(kind, 1.0) + kind.reply for kind in kinds),
-            default=self._longest_prompt(1.0, agent) + protocol.longest_reply,
+            default=self._longest_prompt(1.0, agent) + self.longest_reply,
         )
         return largest + _SCHEMA_TOKENS + _CORRECTION_TOKENS + self.thinking_tokens.get(agent, 0)
 
@@ -230,12 +243,14 @@ class CallSizes:
     def fits(self, fit: float, whole: Usage) -> bool:
         """Whether the first phase and the closing call fit if replies have this share of their size."""
         need = self._first_phase(fit) + (self._closing_call(fit) if self.protocol.closing else NOTHING)
+        for reader in self._readers:
+            need += self._first_call(reader, fit, self.inventory_tokens)
         return whole.tokens >= need.tokens and whole.cost >= need.cost
 
     def describe_reply(self, limits: Limits) -> str:
         """Return the max length of a reply in words, and what the limits on tokens and money make of it."""
         fit = self.largest_fit(limits)
-        words = f"replies up to {math.ceil(self.protocol.longest_reply * fit):,} tokens"
+        words = f"replies up to {math.ceil(self.longest_reply * fit):,} tokens"
         if fit == 1:
             return words
         words += f" ({fit:.0%} of their size, to fit the limits"
@@ -252,7 +267,7 @@ class CallSizes:
         kinds = self.protocol.call_kinds
         sizes = [self._of_any_agent(self._prompt_of(kind, fit), kind.reply, fit) for kind in kinds]
         if not sizes:
-            return self._of_any_agent(self._longest_prompt(fit), self.protocol.longest_reply, fit)
+            return self._of_any_agent(self._longest_prompt(fit), self.longest_reply, fit)
         return Usage(1, max(size.tokens for size in sizes), max(size.cost for size in sizes))
 
     def _closing_call(self, fit: float) -> Usage:
@@ -294,17 +309,24 @@ class CallSizes:
         tokens, for_each_token = kind.usual_reply or (kind.reply, 0.0)
         return min(kind.reply, tokens + int(self._group_tokens(kind.documents) * for_each_token))
 
-    def _first_call(self, agent: str, fit: float) -> Usage:
-        """A call of `agent` that quotes nothing."""
+    @cached_property
+    def _readers(self) -> list[str]:
+        """The agents that take an inventory."""
+        documents = self.opening.documents if self.inventory_tokens else ()
+        return [agent.id for agent in readers_of(documents, self.agents)]
+
+    def _first_call(self, agent: str, fit: float, answer: int | None = None) -> Usage:
+        """A call of `agent` that quotes nothing; `answer`: max tokens of its reply, if not those of the protocol."""
         prompt = self._beginnings.get(agent, 0) + _TEMPLATE_TOKENS
-        reply = _reply_size(self.protocol.max_reply_tokens, self.thinking_tokens.get(agent, 0), fit).tokens
+        size = self.protocol.max_reply_tokens if answer is None else answer
+        reply = _reply_size(size, self.thinking_tokens.get(agent, 0), fit).tokens
         return self.request(agent, prompt, reply) * self.steps.get(agent, 1)
 
     @cached_property
     def _beginnings(self) -> dict[str, int]:
         """Tokens of the text with which a prompt begins, by agent: the opening with the documents that the agent is shown, the
         texts that the settings hold and the longest description of a seat."""
-        common = self._common_tokens
+        common = self._common_tokens + bool(self.inventory_tokens) * (FINDINGS_TOKENS + PASSAGE_TOKENS)
         if (groups := self.protocol.shown_together) is not None:
             largest = max((self._group_tokens(group) for group in groups), default=0)
             return {agent.id: common + largest for agent in self.agents}

@@ -10,6 +10,7 @@ from functools import cached_property
 
 from pydantic import BaseModel
 
+from consilience.domain.across import AcrossDocuments
 from consilience.domain.agents import Agent
 from consilience.domain.errors import ProtocolViolation
 from consilience.domain.events import SessionStarted, text_id
@@ -93,6 +94,10 @@ class State:
     """Whether a reply that must have a form was plain text, by key; without the replies of people, who may choose."""
     dropped: Counter[str] = field(default_factory=Counter)
     """Labels that replies named without having been shown them."""
+    told: dict[str, str] = field(default_factory=dict)
+    """What the engine told calls of documents in place of its notes to their agents, by key."""
+    across: AcrossDocuments | None = None
+    """What the inventories of dealt documents gave."""
     timeouts: Counter[str] = field(default_factory=Counter)
     """How often outside agents were too late, by agent."""
     _messages: dict[str, Message] = field(default_factory=dict)

@@ -32,6 +32,7 @@ from consilience.domain.sections import (
     Section,
     Subheading,
 )
+from consilience.reporting.across import across_blocks, requests_blocks
 from consilience.reporting.figures import further_calls, key_figures, timed_out
 from consilience.reporting.formatting import (
     STOP_PHRASES,
@@ -303,6 +304,8 @@ def _common(report: Report, presentation: Presentation) -> Iterator[Section]:
     names, labels = seat_labels(report.agents) | presentation.names, labels_of(report.protocol, presentation)
     yield Section(name="answer", part="answer", blocks=tuple(_answer(report, presentation)))
     yield Section(name="claims", part="basis", blocks=_list(_claims(report, names)))
+    across = across_blocks(report.across, report.documents, names)
+    yield Section(name="across", part="basis", heading="Findings across documents", blocks=tuple(across))
     yield Section(name="dissent", part="differences", blocks=tuple(_differences(report, names, presentation)))
     changes = (_change(change, names, presentation.step) for change in report.position_changes)
     yield Section(name="changes", part="differences", heading="Changes of position", blocks=_list(changes))
@@ -319,8 +322,8 @@ def _common(report: Report, presentation: Presentation) -> Iterator[Section]:
         name="failed", part="trust", heading="Calls without a reply", blocks=_list(failed_items(report, names, labels))
     )
     yield Section(name="trust", part="trust", blocks=_list(trust_items(report, names)))
-    read = documents_blocks(report.documents, report.agents, names)
-    yield Section(name="documents", part="trust", heading="What was read", blocks=tuple(read))
+    read = (*documents_blocks(report.documents, report.agents, names), *requests_blocks(report.across, names))
+    yield Section(name="documents", part="trust", heading="What was read", blocks=read)
     figures = KeyFigures(figures=tuple(key_figures(report, presentation)))
     yield Section(name=FIGURES, part="figures", heading="All figures", blocks=(figures,), folded=True)
     yield Section(

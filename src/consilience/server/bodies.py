@@ -11,6 +11,7 @@ from consilience.domain.document_shares import DocumentShare
 from consilience.domain.messages import Source
 from consilience.domain.outcome import Limits, StopReason, ThinkingLevel
 from consilience.domain.panels import Panel
+from consilience.engine.execution import MAX_INVENTORY_TOKENS
 from consilience.engine.runner import MAX_TASK_CHARS
 
 Words = Annotated[str, StringConstraints(min_length=1, max_length=MAX_TASK_CHARS, pattern=r"\S")]
@@ -74,6 +75,8 @@ class NewSession(Body):
     """Documents."""
     deal: Deal = "none"
     """How documents are dealt to the agents."""
+    inventory_tokens: int | None = Field(default=None, ge=0, le=MAX_INVENTORY_TOKENS)
+    """Max tokens of the inventory with which each reader of dealt documents begins; 0: no inventories. None: 2,000."""
     limits: Limits = Limits()
     """Limits on calls, tokens, money, time and steps."""
     seed: int = Field(default=0, ge=-(2**63), lt=2**63)

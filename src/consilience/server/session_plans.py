@@ -80,7 +80,11 @@ class SessionPlans:
             store=self._store.of(caller.beginner(body.team)),
             prompts=prompts,
             options=replace(
-                self._options, thinking=body.thinking, name=body.name, deliveries={SERVED: "yes", **require}
+                self._options,
+                thinking=body.thinking,
+                name=body.name,
+                inventory_tokens=body.inventory_tokens,
+                deliveries={SERVED: "yes", **require},
             ),
         )
         return deliberation, plan_deliberation(deliberation, body.task)

@@ -1,0 +1,94 @@
+"""Passages that readers of dealt documents ask for: the engine shows them from the documents, as far as a reader may read them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Annotated
+
+from pydantic import BaseModel, BeforeValidator
+
+from consilience.documents.numbered import NumberedLines
+from consilience.domain.across import AskedPassage
+from consilience.domain.document_shares import Lines
+from consilience.engine.readers import PASSAGE_TOKENS
+from consilience.engine.sources import Document
+
+MAX_REQUESTS = 4
+"""Requests of one reader."""
+MAX_WHY_CHARS = 300
+
+_LINES = re.compile(r"(\d{1,9})(?:\s*[-–]\s*(\d{1,9}))?")
+
+
+def _as_text(value: object) -> str:
+    """Return lines as text: `120`, `"120-140"` and `[120, 140]` are all understood."""
+    return "-".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+class PassageRequest(BaseModel):
+    """Lines of a document that a reader asks for."""
+
+    document: str = ""
+    lines: Annotated[str, BeforeValidator(_as_text)] = ""
+    why: str = ""
+
+
+def answer_requests(
+    agent: str, requests: Iterable[PassageRequest], documents: Sequence[Document], shown: Sequence[Document]
+) -> Iterator[AskedPassage]:
+    """Yield the requests of an agent with the lines that it is shown from now on: of documents open to it, without those that it is
+    `shown` already, in at most `PASSAGE_TOKENS` together. A passage that has no room is cut."""
+    room = PASSAGE_TOKENS
+    for n, request in enumerate(requests):
+        id = request.document.strip().partition(":")[0]
+        match = _LINES.fullmatch(request.lines.strip().rpartition(":")[2])
+        lines = (int(match[1]), int(match[2] or match[1])) if match else None
+        asked = AskedPassage(
+            agent=agent, document=id[:40], lines=lines, why=" ".join(request.why.split())[:MAX_WHY_CHARS], shown=None
+        )
+        document = next((document for document in documents if document.id == id), None)
+        if (
+            refusal := _refusal(agent, document, lines, shown)
+            if n < MAX_REQUESTS
+            else f"more than {MAX_REQUESTS} requests"
+        ):
+            yield asked.model_copy(update={"refusal": refusal})
+            continue
+        assert document is not None
+        assert lines is not None
+        first, last = lines[0], min(lines[1], document.line_count)
+        text = NumberedLines(document.text)
+        while last >= first and text.tokens(first, last) > room:
+            last -= 1
+        if last < first:
+            yield asked.model_copy(update={"refusal": "no room"})
+            continue
+        room -= text.tokens(first, last)
+        yield asked.model_copy(update={"shown": (first, last)})
+
+
+def _refusal(agent: str, document: Document | None, lines: Lines | None, shown: Sequence[Document]) -> str:
+    """Return why an agent is not shown these lines of a document; empty if it is."""
+    if document is None:
+        return "no such document"
+    if document.agents is not None and agent not in document.agents:
+        return "not open to this agent"
+    if lines is None or not 1 <= lines[0] <= min(lines[1], document.line_count):
+        return "no such lines"
+    parts = [part.lines or (1, part.line_count) for part in shown if part.id == document.id]
+    wanted = range(lines[0], min(lines[1], document.line_count) + 1)
+    if all(any(first <= line <= last for first, last in parts) for line in wanted):
+        return "shown already"
+    return ""
+
+
+def granted_parts(asked: Iterable[AskedPassage], agent: str, documents: Sequence[Document]) -> tuple[Document, ...]:
+    """Return the passages that an agent is shown because it asked for them."""
+    by_id = {document.id: document for document in documents}
+    return tuple(
+        replace(by_id[passage.document], lines=passage.shown, is_related=True)
+        for passage in asked
+        if passage.agent == agent and passage.shown is not None
+    )
