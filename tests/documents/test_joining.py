@@ -7,7 +7,7 @@ import random
 import pytest
 
 from consilience.documents.joining import MAX_TOGETHER, StatedRow, join_rows
-from consilience.simulation.document_sets import make_document_set
+from simulation.document_sets import make_document_set
 
 
 def row(entity: str, attribute: str, value: str, place: str = "S1:1", reader: str = "A") -> StatedRow:
