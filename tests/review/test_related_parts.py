@@ -61,6 +61,21 @@ async def test_other_reviews_read_their_parts_alone() -> None:
     assert (len(one.parts), one.related_lines) == (1, ())
 
 
+async def test_related_lines_without_room_are_counted_in_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    for share, is_warned in ((RELATED_SHARE, False), (0.1, True)):
+        monkeypatch.setattr("consilience.protocols.review.settings.RELATED_SHARE", share)
+        report = await runner.start(
+            "Review it.",
+            Review(review_type="documentation", part_tokens=4_000),
+            models=ScriptedModel(script({})),
+            store=SqliteStore(":memory:"),
+            sources=DOCUMENTS.sources,
+        )
+        left_out = Review.model_validate(report.settings).related_left_out
+        assert (left_out > 0) is is_warned
+        assert any(f"{left_out:,} passages left out, because" in warning for warning in report.warnings) is is_warned
+
+
 @pytest.mark.parametrize("window", [16_000, 64_000])
 async def test_finding_may_cite_a_related_line_and_judges_are_shown_it(window: int) -> None:
     cited: list[str] = []

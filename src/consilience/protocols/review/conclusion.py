@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from consilience.domain.findings import DroppedFinding, FileRead, Finding, PartRead
 from consilience.domain.messages import Quotation
@@ -22,6 +22,16 @@ from consilience.protocols.review.settings import ReviewSettings
 from consilience.protocols.review.vetting import listed
 
 
+def _without_room(run: ReviewRun) -> Iterator[str]:
+    """Yield warnings about what prompts had no room for."""
+    if run.unjudged:
+        yield f"not judged: {count(run.unjudged, 'finding')} that did not fit into the prompt of a judge"
+    if run.untold:
+        yield f"not shown to the lead, which wrote without them: {count(run.untold, 'finding')}"
+    if passages := run.settings.related_left_out:
+        yield f"related lines of other parts: {count(passages, 'passage')} left out, because there was no room"
+
+
 async def conclude(run: ReviewRun, stop: StopReason) -> ReviewReport:
     session = run.session
     findings, over = listed(run.fold.findings, run.settings.max_findings)
@@ -31,10 +41,8 @@ async def conclude(run: ReviewRun, stop: StopReason) -> ReviewReport:
     for agent in sorted(withdrawn & missing.keys()):
         session.warn(missing.pop(agent))
     parts = _parts_read(run)
-    if run.unjudged:
-        session.warn(f"not judged: {count(run.unjudged, 'finding')} that did not fit into the prompt of a judge")
-    if run.untold:
-        session.warn(f"not shown to the lead, which wrote without them: {count(run.untold, 'finding')}")
+    for warning in _without_room(run):
+        session.warn(warning)
     for submitted in run.fold.submitted.values():
         if submitted.reply.vote is None or len(submitted.reply.findings) >= run.requests.room:
             session.warn(

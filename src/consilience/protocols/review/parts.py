@@ -37,8 +37,9 @@ def make_parts(documents: Sequence[Document], changes: Changes | None, tokens: i
 
 def related_to_parts(
     documents: Sequence[Document], parts: Sequence[Sequence[str]], tokens: int
-) -> tuple[tuple[str, ...], ...]:
-    """Return for each part the lines of other parts that are most related to it, as references, in at most `tokens` tokens."""
+) -> tuple[tuple[tuple[str, ...], ...], int]:
+    """Return for each part the lines of other parts that are most related to it, as references, in at most `tokens` tokens, and how
+    many passages had no room."""
     numbers = {document.id: n for n, document in enumerate(documents)}
     hands: list[dict[int, list[Range]]] = []
     for part in parts:
@@ -47,10 +48,11 @@ def related_to_parts(
             hand.setdefault(numbers[document.id], []).append(document.lines or (1, document.line_count))
         hands.append(hand)
     chosen = related_lines([NumberedLines(document.text) for document in documents], hands, [tokens] * len(parts))
-    return tuple(
+    related = tuple(
         tuple(f"{documents[n].id}:{first}-{last}" for n, ranges in sorted(of.ranges.items()) for first, last in ranges)
         for of in chosen
     )
+    return related, sum(sum(of.left_out.values()) for of in chosen)
 
 
 def unshown_documents(

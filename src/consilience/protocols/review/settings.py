@@ -161,6 +161,7 @@ class ReviewSettings(Protocol):
         Field(description="lines of other parts that are shown beside each part, since they are related to it"),
         NO_OPTION,
     ] = ()
+    related_left_out: Annotated[int, Field(description="related passages that had no room"), NO_OPTION] = 0
     left_out: Annotated[tuple[str, ...], Field(description="what was not read of the target, and why"), NO_OPTION] = ()
     unread_files: Annotated[
         tuple[str, ...], Field(description="files of the target that should have been read and were not"), NO_OPTION
@@ -222,13 +223,15 @@ class ReviewSettings(Protocol):
         changes = parse_changes(documents)
         parts = make_parts(documents, changes, tokens)
         related: tuple[tuple[str, ...], ...] = ()
+        missed = 0
         if self.review_type == "documentation" and len(parts) > 1:
             if window is not None and reply is not None:  # the related lines need room, too
                 room = int((window - 2 * reply - PROMPT_TOKENS) / (1 + RELATED_SHARE))
                 tokens = max(min(tokens, room), MIN_PART_TOKENS)
                 parts = make_parts(documents, changes, tokens)
-            related = related_to_parts(documents, parts, int(tokens * RELATED_SHARE))
-        return self.model_copy(update={"parts": parts, "related_lines": related, "reply_tokens": reply})
+            related, missed = related_to_parts(documents, parts, int(tokens * RELATED_SHARE))
+        found = {"parts": parts, "related_lines": related, "related_left_out": missed, "reply_tokens": reply}
+        return self.model_copy(update=found)
 
     # what follows from the settings
 
