@@ -240,6 +240,23 @@ def test_tell_takes_a_fact_or_how_a_question_came_out(debated: tuple[Served, str
     assert "has been answered: yes" in json.dumps(started.settings, ensure_ascii=False)
 
 
+def test_questions_of_a_session_are_answered_from_its_page(debated: tuple[Served, str]) -> None:
+    server, session = debated
+    ada = browser(server)
+    assert f"/sessions/{session}/outcomes" in ada.open(f"/sessions/{session}").links
+    page = ada.open(f"/sessions/{session}/outcomes")
+    report = server.client().get(f"/api/sessions/{session}").json()["report"]
+    assert report["framing"]["propositions"][0] in page.text
+    assert "What would change their minds:" in page.text
+    form = page.form("/resolve")
+    sent = ada.send(form, "did not happen", status=303)
+    assert sent.answer.headers["location"] == f"/sessions/{session}/outcomes"
+    assert "It did not happen. Recorded on" in " ".join(ada.open(f"/sessions/{session}/outcomes").text.split())
+    wrong = ada.send(form, status=422)
+    assert "Choose whether it happened" in wrong.alerts
+    assert ada.open("/sessions/none/outcomes", status=404).alerts
+
+
 def test_due_forecasts_are_resolved_from_the_list(debated: tuple[Served, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("consilience.server.sessions_page.NEAR_DAYS", 99_999)
     server, _ = debated
