@@ -164,5 +164,6 @@ def test_replay_shows_who_was_composing_then(reader: Reader, served: Served, gat
         reader.page.keyboard.press("ArrowRight")
         reader.until(f"location.pathname.endsWith('/at/{n}')")
         states.add(re.sub(r" \(for .*\)", "", leaf.locator("td").first.inner_text()))
-    assert {"composing, 0 replies", "waits for integrator (L1N1), 2 replies"} <= states, states
+    assert "composing, 1 reply" in states
+    assert any(state.startswith("waits for integrator (L1N1), ") for state in states)
     check(reader)

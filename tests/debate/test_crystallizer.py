@@ -10,9 +10,11 @@ import pytest
 
 import consilience
 from consilience import Debate, DebateReport, Limits
+from consilience.domain.sections import Graph, Table
 from consilience.models.port import ModelRequest
+from consilience.protocols.debate.crux_map import crux_map
 from consilience.protocols.debate.moves import CruxKind, DependencyKind, Side
-from consilience.protocols.debate.records import Crux, Dependency, Flip
+from consilience.protocols.debate.records import Coalition, Crux, Dependency, Flip
 from consilience.protocols.debate.scoring import (
     acyclic,
     contradictions_of,
@@ -20,6 +22,7 @@ from consilience.protocols.debate.scoring import (
     roots_of,
     validation_failures,
 )
+from consilience.reporting.views.charts import draw
 from consilience.testing import ScriptedModel
 from kit.debating import Debaters, moves_of, number_of
 
@@ -338,6 +341,44 @@ def test_dependency_confirmed_by_the_second_opinion_is_reported() -> None:
     (confirm,) = asked(model, "confirm")
     assert confirm.agent == "second_opinion"
     assert report.irreducible_cruxes == ("thread-1",)
+
+
+@pytest.mark.parametrize(("kind", "mark"), [("ENTAILS", "⇒"), ("CONTRADICTS", "✕"), ("SUPPORTS", "+")])
+def test_crux_map_draws_relations_and_the_coalition_that_says_yes(kind: DependencyKind, mark: str) -> None:
+    report, _ = related(kind, hold=[1])
+    members = tuple(report.names)[:4]
+    camps = [
+        Coalition(label=label, members=of, positions=positions, cohesion=1)
+        for label, of, positions in (
+            ("careful", members[:2], {"thread-1": "YES", "thread-2": "NO"}),
+            ("bold", members[2:], {"thread-1": "NO", "thread-2": "YES"}),
+        )
+    ]
+    view = crux_map(report.model_copy(update={"coalitions": tuple(camps)}))
+    assert isinstance(view.picture, Graph)
+    (panel,) = view.picture.panels
+    assert [(node.group, node.note, node.level) for node in panel.nodes] == [
+        ("A", "A yes · B no", 0),
+        ("B", "A no · B yes", 1),
+    ]
+    assert [(edge.source, edge.target, edge.near_source) for edge in panel.edges] == [("thread-1", "thread-2", mark)]
+    table = next(block for block in view.blocks if isinstance(block, Table))
+    assert [row[1:] for row in table.rows] == [("yes", "no"), ("no", "yes")]
+    assert all(table.refs), "a crux leads to its messages"
+    svg = draw(view).svg()
+    assert "cv-group-0" in svg
+    assert "cv-group-1" in svg
+    assert f">{mark}<" in svg
+
+
+def test_crux_map_with_a_circle_marks_each_edge_at_its_source() -> None:
+    report, _ = related("SUPPORTS", hold=[1])
+    back = report.dependencies[0].model_copy(update={"source": "thread-2", "target": "thread-1", "kind": "CONTRADICTS"})
+    picture = crux_map(report.model_copy(update={"dependencies": (*report.dependencies, back)})).picture
+    assert isinstance(picture, Graph)
+    marks = {(edge.source, edge.near_source, edge.near_target) for edge in picture.panels[0].edges}
+    assert {near_source or near_target for _, near_source, near_target in marks} == {"+", "✕"}
+    assert len({source for source, _, _ in marks}) == 1, "both lead downward"
 
 
 @pytest.mark.parametrize(

@@ -395,7 +395,7 @@ async def test_timeline_is_a_view_of_several_threads() -> None:
     report = await debate({"opening": opening, "framing": lambda request: framing}, as_is=False)
     assert len(report.threads) > 1
     views = {view.name: view_text(view, 100) for view in report.presentation().views}
-    assert list(views) == ["cruxes", "threads", "timeline"]
+    assert list(views) == ["cruxes", "threads", "timeline", "crux-map"]
     assert "crux lock" in views["timeline"]
 
 

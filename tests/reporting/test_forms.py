@@ -14,7 +14,15 @@ from consilience.domain.errors import SourceError
 from consilience.domain.messages import FreeText
 from consilience.engine.prompt import schema_for
 from consilience.models.parsing import prose_field
-from consilience.reporting.forms import FilledForm, file_name, html_form, markdown_form, read_form
+from consilience.reporting.forms import (
+    FilledForm,
+    answer_from,
+    file_name,
+    html_form,
+    markdown_form,
+    mistakes,
+    read_form,
+)
 from consilience.reporting.questions import Form, Question
 
 KEY = "round-1/leaf_respond/L2N1"
@@ -24,6 +32,12 @@ HOSTILE = '</script><script>alert(1)</script> <img src=x onerror=alert(1)> "quot
 class Step(BaseModel):
     name: str
     days: int = Field(ge=1, le=30)
+
+
+class Listed(BaseModel):
+    points: list[str] = Field(json_schema_extra={"maxItems": 6})
+    steps: list[Step] = Field(json_schema_extra={"maxItems": 2})
+    text: FreeText
 
 
 class Plan(BaseModel):
@@ -237,3 +251,32 @@ def test_odd_files_are_read_or_are_no_forms() -> None:
     numbers = Form({"type": "object", "properties": {"score": {"type": "integer"}}})
     with pytest.raises(ValueError, match="score must be a number"):
         numbers.reply_from('{"score": 1e999}')
+
+
+def test_list_of_few_items_has_a_place_for_each_and_no_other() -> None:
+    page = html_form("s", question(Listed))
+    names = re.findall(r' name="([^"]+)"', page)
+    points = [f"points.{n}" for n in range(1, 7)]
+    steps = [f"steps.{n}.{part}" for n in (1, 2) for part in ("name", "days")]
+    assert names == ["viewport", *points, *steps, "text"]
+    assert page.index("Room for 3 more") > page.index("points.3")
+    assert 'min="1" max="30"' in page, "bounds within an item are checked while typing"
+
+
+def test_items_in_their_places_are_read_as_a_list_without_the_empty_ones() -> None:
+    given = {"points.1": "cheap", "points.2": " ", "points.5": "fast\n- and good"}
+    given |= {"steps.1.name": "", "steps.1.days": "", "steps.2.name": "build", "steps.2.days": "3", "text": "Go."}
+    asked = question(Listed)
+    assert mistakes(asked, given) == {}
+    assert json.loads(answer_from(asked, given)) == {
+        "points": ["cheap", "fast\n- and good"],
+        "steps": [{"name": "build", "days": 3}],
+        "text": "Go.",
+    }
+    assert mistakes(asked, given | {"steps.2.days": "40"}) == {"steps": "Steps 1.days must be a number from 1 to 30."}
+
+
+def test_more_items_than_allowed_are_refused_with_both_numbers() -> None:
+    nine = "\n".join(f"- point {n}" for n in range(9))
+    found = mistakes(question(Listed), {"points": nine, "text": "Go."})
+    assert found == {"points": "Points has 9 items, but at most 6 are allowed; leave out the weakest."}

@@ -12,6 +12,7 @@ import pytest
 
 from consilience.domain.events import CallCompleted, CallFailed, CancelRequested, CommentPosted, SessionFinished
 from consilience.models.scripted import ScriptedModel
+from consilience.server import live_session
 from consilience.server.callers import LOCAL
 from kit.debating import Debaters
 from server.browsing import Browser, Page
@@ -67,6 +68,29 @@ def test_answer_has_the_form_of_the_question_and_mistakes_stand_beside_its_field
     assert sent.answer.headers["location"] == f"/sessions/{session}"
     server.settle()
     assert [e.agent for e in server.store.read(session) if isinstance(e, CallCompleted) and e.agent == "L2N1"]
+
+
+def test_seat_that_was_given_away_shows_its_holder_in_place_of_the_form(
+    server: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_session, "MIN_SECONDS", 0.0)
+    monkeypatch.setattr(live_session, "MAX_SHARE", float("inf"))
+    session = server.begin(server.client(), SEATED)
+    ada = browser(server)
+    assert any(form.action.endswith("/answer") for form in ada.open(f"/sessions/{session}").forms)
+    form = ada.open(f"/sessions/{session}/links").form("/links")
+    form.fill(agent="L2N1", days="2")
+    ada.send(form)
+    for page in (ada.open(f"/sessions/{session}"), forms_of(ada, session)):
+        assert not any(form.action.endswith("/answer") for form in page.forms)
+        assert "This seat was given away: who has a link into it answers, and nobody else." in page.text
+        assert "A question waits for an answer" not in page.text
+    withdrawn = ada.send(page.form("/links/1/end"), status=303)
+    assert withdrawn.answer.headers["location"] == f"/sessions/{session}/links"
+    page = ada.open(f"/sessions/{session}")
+    assert "no link into it is valid now, so nobody can answer" in page.text
+    assert f"/sessions/{session}/links" in page.links
+    assert not any(form.action.endswith("/end") for form in page.forms)
 
 
 def test_pass_and_a_question_that_is_not_open_any_more(server: Served) -> None:
@@ -214,6 +238,23 @@ def test_tell_takes_a_fact_or_how_a_question_came_out(debated: tuple[Served, str
     assert started is not None
     assert started.parent == parent
     assert "has been answered: yes" in json.dumps(started.settings, ensure_ascii=False)
+
+
+def test_questions_of_a_session_are_answered_from_its_page(debated: tuple[Served, str]) -> None:
+    server, session = debated
+    ada = browser(server)
+    assert f"/sessions/{session}/outcomes" in ada.open(f"/sessions/{session}").links
+    page = ada.open(f"/sessions/{session}/outcomes")
+    report = server.client().get(f"/api/sessions/{session}").json()["report"]
+    assert report["framing"]["propositions"][0] in page.text
+    assert "What would change their minds:" in page.text
+    form = page.form("/resolve")
+    sent = ada.send(form, "did not happen", status=303)
+    assert sent.answer.headers["location"] == f"/sessions/{session}/outcomes"
+    assert "It did not happen. Recorded on" in " ".join(ada.open(f"/sessions/{session}/outcomes").text.split())
+    wrong = ada.send(form, status=422)
+    assert "Choose whether it happened" in wrong.alerts
+    assert ada.open("/sessions/none/outcomes", status=404).alerts
 
 
 def test_due_forecasts_are_resolved_from_the_list(debated: tuple[Served, str], monkeypatch: pytest.MonkeyPatch) -> None:

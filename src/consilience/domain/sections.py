@@ -195,6 +195,8 @@ class Node(_Data):
     shade: float | None = None
     """From 0 to 1, how strongly the box is coloured."""
     tip: str = ""
+    group: str = ""
+    """Letter of the group that it belongs to, drawn in its corner; each group has a border of its own."""
 
 
 class Edge(_Data):

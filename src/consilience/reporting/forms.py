@@ -13,7 +13,11 @@ from consilience.reporting.questions import Form, Question, SchemaNode, choices,
 
 ANSWER = "Your answer"
 """The heading of an answer that is plain text."""
-ControlKind = Literal["choice", "number", "line", "lines"]
+ControlKind = Literal["choice", "number", "line", "lines", "items"]
+MAX_ROOM = 12
+"""Max items of a list that has a place for each in a form; a longer list is written into one field."""
+FEW_ITEMS = 3
+"""Places of a list that are open in a form; the others are folded."""
 _MARK = re.compile(r"<!-- consilience form (\{.*?\}) -->")
 _HOW = "Write below each heading and send this file back. The line below a heading says what is asked for."
 _MADE_BY_US = (_HOW, '<script type="application/json" id="facts">')
@@ -40,6 +44,16 @@ class FormControl:
     is_whole: bool = False
     """Of a number: an integer."""
     max_chars: int | None = None
+    room: int = 0
+    """Of a list: how many items it may have. Item 2 of `points` is the field `points.2`, or the fields `points.2.NAME`."""
+    parts: Sequence[FormControl] = ()
+    """Of a list of objects: the fields of an item."""
+
+    def holds_more(self, given: Mapping[str, str]) -> bool:
+        """Whether one of the folded places of a list is filled."""
+        return any(
+            words.strip() for n in range(FEW_ITEMS + 1, self.room + 1) for words in _at(given, f"{self.name}.{n}")
+        )
 
 
 @dataclass(frozen=True)
@@ -90,10 +104,38 @@ def mistakes(question: Question, given: Mapping[str, str]) -> dict[str, str]:
     form = _form_of(question)
     optional, found = form.optional_fields(form.schema), dict[str, str]()
     for name, node in form.fields().items():
-        raw = given.get(name, "").strip()
-        if (raw or name not in optional) and (error := form.find_error(_value(form, node, raw), node, name)):
+        entered = any(words.strip() for words in _at(given, name))
+        if (entered or name not in optional) and (
+            error := form.find_error(_entered(form, name, node, given), node, name)
+        ):
             found[name] = f"{error[:1].upper()}{error[1:]}."
     return found
+
+
+def _at(given: Mapping[str, str], name: str) -> list[str]:
+    """Return what was written into a field, or into the places of a list."""
+    return [words for field, words in given.items() if field == name or field.startswith(f"{name}.")]
+
+
+def _entered(form: Form, name: str, node: SchemaNode, given: Mapping[str, str]) -> object:
+    """Return the value that was written into a field, or into the places of a list, of which empty ones are left out."""
+    places = {int(n) for field in given if field.startswith(f"{name}.") and (n := field.split(".")[1]).isdecimal()}
+    if node.get("type") != "array" or not places:
+        return _value(form, node, given.get(name, "").strip())
+    inner = form.items(node)
+    named = [f"{name}.{n}" for n in sorted(places)]
+    filled = [place for place in named if any(words.strip() for words in _at(given, place))]
+    if inner.get("type") != "object":
+        return [_value(form, inner, given.get(place, "").strip()) for place in filled]
+    optional = form.optional_fields(inner)
+    return [
+        {
+            part: _value(form, of, words)
+            for part, of in form.fields(inner).items()
+            if (words := given.get(f"{place}.{part}", "").strip()) or part not in optional
+        }
+        for place in filled
+    ]
 
 
 def _form_of(question: Question) -> Form:
@@ -106,6 +148,13 @@ def _control(form: Form, name: str, node: SchemaNode) -> FormControl:
     kind = node.get("type")
     if options := choices(node) or (["true", "false"] if kind == "boolean" else []):
         return replace(control, kind="choice", options=("", *options))
+    if kind == "array" and isinstance(room := node.get("maxItems"), int) and room <= MAX_ROOM:
+        inner = form.items(node)
+        parts = [_control(form, part, of) for part, of in form.fields(inner).items()]
+        if not any(part.kind == "items" for part in parts):
+            free = [replace(part, required=False) for part in parts]  # a place may stay empty
+            words = f"At most {room}; leave the rest empty."
+            return replace(control, kind="items", room=room, parts=free, explanation=words)
     return replace(control, **bounds_of(node)) if kind in ("integer", "number") else control
 
 
@@ -139,15 +188,15 @@ def read_form(text: str, question: Question | None = None) -> FilledForm | None:
 
 def answer_from(question: Question, given: Mapping[str, str]) -> str:
     """Return the answer that fields hold, by name: JSON for a typed one, which is not checked. Raises `SourceError`."""
-    if unknown := [name for name in given if name not in dict(_fields(question))]:
+    if unknown := [name for name in given if name.partition(".")[0] not in dict(_fields(question))]:
         raise SourceError(f"the form has no field {unknown[0]!r}", do="Save it from the page once more.")
     if question.form is None:
         return given.get(ANSWER, "").strip()
     values = {}
     for name, node in question.form.fields().items():
-        raw = given.get(name, "").strip()
-        if raw or name not in question.form.optional_fields(question.form.schema):
-            values[name] = _value(question.form, node, raw)
+        entered = any(words.strip() for words in _at(given, name))
+        if entered or name not in question.form.optional_fields(question.form.schema):
+            values[name] = _entered(question.form, name, node, given)
     return json.dumps(values, ensure_ascii=False)
 
 

@@ -96,6 +96,9 @@ class Form:
             case "array":
                 if not isinstance(value, list):
                     return f"{label} must be a list"
+                room = node.get("maxItems")
+                if isinstance(room, int) and len(value) > room:
+                    return f"{label} has {len(value)} items, but at most {room} are allowed; leave out the weakest"
                 errors = (self.find_error(item, self.items(node), f"{label} {n}") for n, item in enumerate(value, 1))
                 return next(filter(None, errors), "")
             case "boolean":

@@ -18,6 +18,7 @@ from consilience.journal.store import Records
 from consilience.reporting.forms import answer_from, mistakes
 from consilience.reporting.questions import Question
 from consilience.reporting.record import read_record
+from consilience.server.blindness import seat_links, valid_links
 from consilience.server.bodies import CommentBody
 from consilience.server.callers import Caller
 from consilience.server.dependencies import Service, SessionId, Who
@@ -209,6 +210,7 @@ async def _acted_page(
     """Return all forms of a session again, with what was typed."""
     record = await sessions.read(caller, lambda records: read_record(records, session))
     questions = await sessions.questions(caller, session)
+    links = await sessions.read(caller, lambda records: seat_links(records, session))
     return app_page(
         request,
         "acted",
@@ -218,6 +220,7 @@ async def _acted_page(
         session=session,
         record=record,
         questions=questions,
+        given_seats=valid_links(links, sessions.seats.now()),
         comment=comment,
     )
 

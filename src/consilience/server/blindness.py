@@ -13,7 +13,7 @@ text of another seat. At the end of the session, or once its owner has lifted it
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Self, TypeVar
 
@@ -54,7 +54,21 @@ def seats_of_owner(records: Records, session: str) -> frozenset[str]:
 
 def given_seats(records: Records, session: str) -> frozenset[str]:
     """Return the seats into which a link was made, whether or not it has ended."""
-    return frozenset(link.agent for link in records.links(session) if link.kind == "seat")
+    return frozenset(seat_links(records, session))
+
+
+def seat_links(records: Records, session: str) -> dict[str, tuple[SessionLink, ...]]:
+    """Return all links into each seat that was given away, by its agent, those that have ended too."""
+    links: dict[str, tuple[SessionLink, ...]] = {}
+    for link in records.links(session):
+        if link.kind == "seat":
+            links[link.agent] = (*links.get(link.agent, ()), link)
+    return links
+
+
+def valid_links(links: Mapping[str, Sequence[SessionLink]], now: float) -> dict[str, tuple[SessionLink, ...]]:
+    """Return of the links into each seat those that open it at a time."""
+    return {agent: tuple(link for link in into if link.until > now) for agent, into in links.items()}
 
 
 class SeatView:

@@ -21,7 +21,7 @@ from markupsafe import Markup
 
 from consilience.domain.events import AnyEvent, BlindnessLifted, SessionFinished
 from consilience.domain.sections import ProgressColumn, View
-from consilience.journal.store import Records
+from consilience.journal.store import Records, SessionLink
 from consilience.reporting.formatting import describe_awaited, duration
 from consilience.reporting.html import is_natural, page_parts, session_content, session_document, shown_views
 from consilience.reporting.page_parts import PageParts, environment
@@ -38,7 +38,7 @@ from consilience.reporting.seats import (
 )
 from consilience.reporting.transcript import PagePlace, log_entry, logged, places_of
 from consilience.reporting.views import tree
-from consilience.server.blindness import seats_of_owner
+from consilience.server.blindness import seat_links, seats_of_owner
 from consilience.server.callers import Caller
 from consilience.server.pages import templates
 from consilience.server.service import Sessions
@@ -76,6 +76,8 @@ class Stamp:
     holder: str | None
     held: frozenset[str]
     """The seats that its reader holds."""
+    given: tuple[tuple[str, tuple[SessionLink, ...]], ...] = ()
+    """The seats that were given away, each with the links into it."""
 
 
 class SessionLog:
@@ -143,7 +145,8 @@ class ShownSession:
     @property
     def actions(self) -> str:
         """What the forms of the page depend on."""
-        return "|".join((self.record.status, *(f"{q.key} {q.attempt} {q.answered}" for q in self.questions)))
+        links = (f"{link.number} {link.until}" for _, links in self.stamp.given for link in links)
+        return "|".join((self.record.status, *(f"{q.key} {q.attempt} {q.answered}" for q in self.questions), *links))
 
     def changed_since(self, version: str) -> dict[str, Markup]:
         """Return the parts that differ from those of a version; all parts for one of another process."""
@@ -207,7 +210,8 @@ class LiveSession:
         session = self._session
         last = records.last(session)
         flying = frozenset(flight.key for flight in records.flights(session))
-        return Stamp(last, flying, records.holder(session), seats_of_owner(records, session))
+        given = tuple(sorted(seat_links(records, session).items()))
+        return Stamp(last, flying, records.holder(session), seats_of_owner(records, session), given)
 
     def _note_flights(self, flying: Iterable[str], now: float) -> bool:
         """Note when calls in flight began; return whether more is known than before."""
@@ -248,7 +252,8 @@ class LiveSession:
         places = places_of(record, page_address(self._session))
         log = SessionLog(record, places, self._entries)
         questions = pending_questions(record.events, record.text, lambda id: tuple(record.prompt(id)))
-        asks = any(not question.answered and not question.ticket for question in questions)
+        given = dict(stamp.given)
+        asks = any(not (asked.answered or asked.ticket or asked.agent in given) for asked in questions)
         since = {key: Since(moment=_iso(began)) for key, began in self._since.items() if began is not None}
         parts = session_parts(record, places, since=since, asks=asks)
         self._number += 1

@@ -33,7 +33,7 @@ from consilience.models.limiter import waits
 from consilience.models.registry import canonical_name
 from consilience.planning import RunPlan
 from consilience.reporting.export import FORMATS, report_data
-from consilience.reporting.follow_up import BrierScore, Deadline
+from consilience.reporting.follow_up import BrierScore, Deadline, FollowedSession, Resolution
 from consilience.reporting.questions import Question, named_question, pending_questions, reply_to
 from consilience.reporting.record import SessionRecord, read_record
 from consilience.reporting.views import view_of
@@ -52,7 +52,7 @@ from consilience.server.run_failures import RunFailures
 from consilience.server.seats import SessionSeats
 from consilience.server.session_plans import SERVED, SessionPlans
 from consilience.server.settings import ServerSettings
-from consilience.sessions.follow_up import ResolvedQuestion, all_scores, due_groups, resolve_question
+from consilience.sessions.follow_up import ResolvedQuestion, all_scores, due_groups, forecast_outcomes, resolve_question
 from consilience.sessions.rows import SessionRow, created_at, session_row
 from consilience.sessions.search import search
 
@@ -327,6 +327,11 @@ class Sessions:
         """Record the outcome of a question. Raises `UnknownName`."""
         place = self._store.path
         return await self.read(caller, lambda records: resolve_question(records, place, session, question, outcome))
+
+    async def outcomes(self, caller: Caller, session: str) -> tuple[FollowedSession | None, dict[str, Resolution]]:
+        """Return a session with its forecasts, None without any, and their recorded outcomes. Raises `UnknownName`."""
+        place = self._store.path
+        return await self.read(caller, lambda records: forecast_outcomes(records, place, session))
 
     async def metrics(self) -> str:
         """Return what the process has done and has to do, over all owners, as text for Prometheus."""

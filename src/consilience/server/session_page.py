@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, get_args
@@ -27,6 +28,7 @@ from consilience.reporting.session_state import call_seconds
 from consilience.reporting.transcript import PagePlace, places_of
 from consilience.reporting.views import view_of
 from consilience.server.access import cookie_value
+from consilience.server.blindness import valid_links
 from consilience.server.dependencies import Service, SessionId, Who
 from consilience.server.live_session import (
     LiveSessions,
@@ -118,7 +120,8 @@ def _steps(shown: ShownSession, n: int | None) -> dict[str, Any]:
 
 def _forms(shown: ShownSession) -> dict[str, Any]:
     """Return what the forms of a session's page are given, beside a form token."""
-    return {"session": shown.record.session, "record": shown.record, "questions": shown.questions}
+    given = valid_links(dict(shown.stamp.given), time.time())
+    return {"session": shown.record.session, "record": shown.record, "questions": shown.questions, "given_seats": given}
 
 
 @pages.get("/at")

@@ -15,6 +15,7 @@ from starlette.requests import Request
 
 from consilience.domain.errors import ConsilienceError, JournalError, UnknownName
 from consilience.journal.store import Records, SessionEntry
+from consilience.reporting.formatting import seat_labels
 from consilience.reporting.questions import Question, pending_questions
 from consilience.server.blindness import given_seats
 from consilience.server.callers import Caller
@@ -60,16 +61,42 @@ async def resolve(session: SessionId, request: Request, sessions: Service, calle
     """Record what became of a forecast."""
     form = await read_form(request)
     outcome = OUTCOMES.get(form.get("outcome"))
-    if outcome is None:
-        problem = "Nothing was recorded. Choose whether it happened."
-        return await _page(request, sessions, caller, problem=problem, status=422)
+    is_of_session = form.get("from") == "session"
+    problem = "Nothing was recorded. Choose whether it happened."
     try:
-        await sessions.resolve(caller, session, form.get("question"), outcome)
+        if outcome is not None:
+            await sessions.resolve(caller, session, form.get("question"), outcome)
+            return go_to(f"/sessions/{session}/outcomes" if is_of_session else "/sessions#due")
     except ConsilienceError as error:
         if isinstance(error, UnknownName) and not error.place():
             raise
-        return await _page(request, sessions, caller, problem=problem_of(error), status=422)
-    return go_to("/sessions#due")
+        problem = problem_of(error)
+    if is_of_session:
+        return await _outcomes_page(request, sessions, caller, session, problem)
+    return await _page(request, sessions, caller, problem=problem, status=422)
+
+
+@routes.get("/sessions/{session}/outcomes")
+async def outcomes(session: SessionId, request: Request, sessions: Service, caller: Who) -> Response:
+    """Show the questions of a finished session with what would change minds, each with how it came out or a form for that."""
+    return await _outcomes_page(request, sessions, caller, session)
+
+
+async def _outcomes_page(
+    request: Request, sessions: Sessions, caller: Caller, session: str, problem: str = ""
+) -> Response:
+    followed, recorded = await sessions.outcomes(caller, session)
+    return app_page(
+        request,
+        "outcomes",
+        "How its questions came out",
+        status=422 if problem else 200,
+        problem=problem,
+        session=session,
+        forecasts=followed.forecasts if followed else (),
+        names=seat_labels(followed.agents) if followed else {},
+        recorded=recorded,
+    )
 
 
 async def _page(

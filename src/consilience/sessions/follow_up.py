@@ -73,6 +73,14 @@ def resolve_question(records: Records, journal: str, session: str, question: str
     return ResolvedQuestion(resolution, forecasts[question].question, [row for row in agents if row.period == "all"])
 
 
+def forecast_outcomes(
+    records: Records, journal: str, session: str
+) -> tuple[FollowedSession | None, dict[str, Resolution]]:
+    """Return a session with its forecasts, None if it has none, and their recorded outcomes by the forecast's name."""
+    recorded = (resolution for resolution in _resolutions(journal) if resolution.session == session)
+    return follow_session(records, session, session), {resolution.forecast: resolution for resolution in recorded}
+
+
 def all_scores(followed: Iterable[FollowedSession], journal: str) -> tuple[list[BrierScore], list[BrierScore]]:
     """Return the scores of agents and of models over all resolved questions of these sessions, as `brier_scores` does."""
     return brier_scores(followed, _resolutions(journal))

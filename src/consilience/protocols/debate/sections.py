@@ -31,6 +31,7 @@ from consilience.domain.wording import count, join_names
 from consilience.protocols._common.presenting import bullets, key_figures
 from consilience.protocols.debate.attention import NOTICED
 from consilience.protocols.debate.brief import headline, qualifications, trust_items
+from consilience.protocols.debate.crux_map import crux_map
 from consilience.protocols.debate.crux_sections import (
     coalitions,
     common_ground,
@@ -82,7 +83,7 @@ def presentation(report: DebateData) -> Presentation:
         below_answer=tuple(qualifications(report)),
         sections=sections,
         figures=tuple(_figures(report)),
-        views=views(report),
+        views=(*views(report), *((crux_map(report),) if len(report.cruxes) > 1 else ())),
         positions=tuple(_positions(report)),
         seats=_seats(report),
         names=report.names,

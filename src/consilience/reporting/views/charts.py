@@ -71,6 +71,8 @@ def _legend(drawing: Drawing, y: float, lines: tuple[str, ...]) -> None:
 
 _WIDE, _NARROW, _HIGH, _LABELLED, _UNLABELLED = 186.0, 92.0, 46.0, 96.0, 56.0
 """Widths of a box, its height with one line of note, and the space between two levels with and without labels of edges."""
+GROUP_BORDERS = 4
+"""Border styles of groups; of more groups some share one, and their letters tell them apart."""
 MAX_WIDE_BOXES = 12
 """Boxes side by side that are drawn wide."""
 MAX_RING_NODES = 12
@@ -172,20 +174,24 @@ def _draw_panel(drawing: Drawing, panel: GraphPanel, plan: _Plan, top: float) ->
         elif plan.has_levels:
             for (x0, y0), (x1, y1) in pairwise(seated):
                 drawing.line([(x0 + plan.wide / 2, y0), (x1 - plan.wide / 2, y1)], "cv-side")
+    groups = {group: n for n, group in enumerate(sorted({node.group for node in panel.nodes if node.group}))}
     for node in panel.nodes:
         x, y = plan.places[node.id]
-        _draw_node(drawing, node, x - plan.wide / 2, top + y, plan)
+        _draw_node(drawing, node, x - plan.wide / 2, top + y, plan, groups.get(node.group))
 
 
-def _draw_node(drawing: Drawing, node: Node, left: float, middle: float, plan: _Plan) -> None:
+def _draw_node(drawing: Drawing, node: Node, left: float, middle: float, plan: _Plan, group: int | None) -> None:
     top = middle - plan.high / 2
     drawing.box(left, top, plan.wide, plan.high, _BOXES[node.tone], tip=node.tip or node.id)
     if node.shade is not None:
         shade = DARKEST * _unit(node.shade)
         drawing.box(left + 1, top + 1, plan.wide - 2, plan.high - 2, "cv-shade", round=5, shade=shade)
+    if group is not None:
+        drawing.box(left + 2, top + 2, plan.wide - 4, plan.high - 4, f"cv-frame cv-group-{group % GROUP_BORDERS}")
+        drawing.words(left + plan.wide - 10, top + 17, node.group, "cv-strong", "end", room=40)
     note = node.note.splitlines()[:2]
     base = middle + 5 - 8 * len(note)
-    drawing.words(left + 10, base, node.label or node.id, "cv-strong", within=plan.wide - 16)
+    drawing.words(left + 10, base, node.label or node.id, "cv-strong", within=plan.wide - 16 - 16 * bool(node.group))
     for n, line in enumerate(note):
         style = "cv-small cv-ink" if n + 1 == len(note) else ""
         drawing.words(left + 10, base + 17 + 16 * n, line, style, within=plan.wide - 16)
