@@ -165,7 +165,7 @@ def test_reader_that_stops_reading_holds_up_neither_the_run_nor_others(served: S
         for _ in range(20):
             stalled = socket.create_connection((address.hostname or "", address.port or 0))
             stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
-            stalled.sendall(f"GET /api/sessions/{session}/events HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            stalled.sendall(f"GET /api/sessions/{session}/events HTTP/1.1\r\nHost: {address.netloc}\r\n\r\n".encode())
             sockets.append(stalled)
         assert served.wait(session)["stop_reason"] != "failed"
     finally:
