@@ -29,7 +29,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-MODEL = "openai-chat:stub"
+MODEL = "vllm:stub"
+"""Of a kind to which requests are not limited to a few in flight, as they are to other servers of the same machine."""
 SAMPLE_SECONDS = 0.01
 WARMUP = 50
 """Samples of the loop's lag that are left out: those of the start."""
@@ -105,7 +106,9 @@ async def read(address: str, sessions: list[str], readers: int) -> None:
     async def follow(session: str) -> int:
         nonlocal opened
         reader, writer = await asyncio.open_connection(place.hostname, place.port)
-        writer.write(f"GET /api/sessions/{session}/events HTTP/1.1\r\nHost: {place.netloc}\r\nConnection: close\r\n\r\n".encode())
+        writer.write(
+            f"GET /api/sessions/{session}/events HTTP/1.1\r\nHost: {place.netloc}\r\nConnection: close\r\n\r\n".encode()
+        )
         await reader.readuntil(b"\r\n\r\n")
         opened += 1
         if opened == readers * len(sessions):
@@ -189,7 +192,7 @@ def studied(latency: float) -> Iterator[ServerUnderStudy]:
     with tempfile.TemporaryDirectory() as home, process("provide", str(latency)) as (_, model):
         variables = {
             "CONSILIENCE_HOME": home,
-            "OPENAI_BASE_URL": f"{model}/v1",
+            "VLLM_BASE_URL": f"{model}/v1",
             "CONSILIENCE_FREE_ENDPOINTS": f"{model}/v1",
             "OPENAI_API_KEY": "none-needed",
         }
@@ -199,11 +202,12 @@ def studied(latency: float) -> Iterator[ServerUnderStudy]:
 
 def slowdown(readers: int, repeats: int) -> Iterator[tuple[str, float, str]]:
     """A run with readers, and one with stalled readers, against one without, in turn."""
-    alone, watched, stalled = [], [], []
+    alone, watched, alone_long, stalled = [], [], [], []
     with studied(1.0) as server:
         server.wait(server.begin(SECOND))  # imports
         for _ in range(repeats):
             alone.append(server.wait(server.begin(SECOND))["ledger"]["actual"]["seconds"])
+            alone_long.append(server.wait(server.begin(SECOND, LONG))["ledger"]["actual"]["seconds"])
             session = server.begin(SECOND, LONG)
             with process("stall", server.address, session, str(readers)):
                 stalled.append(server.wait(session)["ledger"]["actual"]["seconds"])
@@ -215,8 +219,9 @@ def slowdown(readers: int, repeats: int) -> Iterator[tuple[str, float, str]]:
     yield "a run without readers, s", statistics.median(alone), ""
     yield f"the same with {readers:,} readers, s", statistics.median(watched), ""
     yield "slower by, %", 100 * (statistics.median(watched) / statistics.median(alone) - 1), "≤ 5"
+    yield "a run with a long task, without readers, s", statistics.median(alone_long), ""
     yield f"the same with {readers:,} readers who stop reading, s", statistics.median(stalled), ""
-    yield "slower by, %", 100 * (statistics.median(stalled) / statistics.median(alone) - 1), "≤ 5"
+    yield "slower by, %", 100 * (statistics.median(stalled) / statistics.median(alone_long) - 1), "≤ 5"
 
 
 def lag(sessions: int) -> Iterator[tuple[str, float, str]]:

@@ -11,12 +11,14 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
+from importlib.metadata import requires
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 
 from cli.loopback import MODEL, Provider, command, provider
+from consilience.cli.serve import PACKAGES
 from consilience.domain.events import CallCompleted, canonical_digest
 from consilience.journal.sqlite import SqliteStore
 from consilience.server.owners import add_owner
@@ -291,6 +293,12 @@ def test_port_in_use_is_an_error(tmp_path: Path, model: Provider, served: Served
     done = command("serve", "--port", port, "--model", MODEL, env=environment_of(other, model), cwd=other)
     assert done.returncode == 2
     assert "cannot listen there" in done.stderr
+
+
+def test_package_alone_needs_nothing_of_the_server() -> None:
+    always = [line for line in requires("consilience") or [] if "extra ==" not in line]
+    assert any(line.startswith("pydantic") for line in always)
+    assert not [line for line in always if re.split(r"[^\w]", line)[0] in {*PACKAGES, "sse"}]
 
 
 def test_missing_extra_is_named(tmp_path: Path) -> None:
