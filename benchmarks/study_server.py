@@ -2,7 +2,7 @@
 
 The model, the server and the readers are processes of their own on this machine. It prints a table:
 
-- how much 1,000 readers of one session slow its run down, whose replies take a second each
+- how much 1,000 readers of one session slow its run down, whose replies take a second each; and as many readers who stop reading
 - the lag of the loop that serves readers, while 100 sessions run that have a reader each
 - the memory of the server over 2,000 sessions
 """
@@ -15,6 +15,7 @@ import json
 import os
 import re
 import resource
+import socket
 import statistics
 import subprocess
 import sys
@@ -28,11 +29,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-MODEL = "openai-chat:stub"
+MODEL = "vllm:stub"
+"""Of a kind to which requests are not limited to a few in flight, as they are to other servers of the same machine."""
 SAMPLE_SECONDS = 0.01
 WARMUP = 50
 """Samples of the loop's lag that are left out: those of the start."""
 SECOND: dict[str, object] = {"protocol": "emergence", "settings": {"children": 3, "max_rounds": 2}}
+LONG = "Should it be built? " + "It costs much and pays late. " * 2_000
+"""A task that fills the buffers of a connection: each event of a call has its prompt."""
 VOTE: dict[str, object] = {"protocol": "vote", "settings": {"votes": 3}}
 REPLY: dict[str, Any] = {
     "id": "c",
@@ -102,7 +106,9 @@ async def read(address: str, sessions: list[str], readers: int) -> None:
     async def follow(session: str) -> int:
         nonlocal opened
         reader, writer = await asyncio.open_connection(place.hostname, place.port)
-        writer.write(f"GET /api/sessions/{session}/events HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+        writer.write(
+            f"GET /api/sessions/{session}/events HTTP/1.1\r\nHost: {place.netloc}\r\nConnection: close\r\n\r\n".encode()
+        )
         await reader.readuntil(b"\r\n\r\n")
         opened += 1
         if opened == readers * len(sessions):
@@ -113,6 +119,20 @@ async def read(address: str, sessions: list[str], readers: int) -> None:
 
     ended = await asyncio.gather(*(follow(session) for session in sessions for _ in range(readers)))
     print(json.dumps({"ended": sum(ended)}), flush=True)
+
+
+async def stall(address: str, session: str, readers: int) -> None:
+    """Ask for the events of a session so many times, and read nothing of them."""
+    place = urlsplit(address)
+    sockets = []
+    for _ in range(readers):
+        stalled = socket.socket()
+        stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        stalled.connect((place.hostname, place.port))
+        stalled.sendall(f"GET /api/sessions/{session}/events HTTP/1.1\r\nHost: {place.netloc}\r\n\r\n".encode())
+        sockets.append(stalled)
+    print("open", flush=True)
+    await asyncio.Event().wait()
 
 
 @contextmanager
@@ -172,7 +192,7 @@ def studied(latency: float) -> Iterator[ServerUnderStudy]:
     with tempfile.TemporaryDirectory() as home, process("provide", str(latency)) as (_, model):
         variables = {
             "CONSILIENCE_HOME": home,
-            "OPENAI_BASE_URL": f"{model}/v1",
+            "VLLM_BASE_URL": f"{model}/v1",
             "CONSILIENCE_FREE_ENDPOINTS": f"{model}/v1",
             "OPENAI_API_KEY": "none-needed",
         }
@@ -181,12 +201,16 @@ def studied(latency: float) -> Iterator[ServerUnderStudy]:
 
 
 def slowdown(readers: int, repeats: int) -> Iterator[tuple[str, float, str]]:
-    """A run with readers against one without, in turn."""
-    alone, watched = [], []
+    """A run with readers, and one with stalled readers, against one without, in turn."""
+    alone, watched, alone_long, stalled = [], [], [], []
     with studied(1.0) as server:
         server.wait(server.begin(SECOND))  # imports
         for _ in range(repeats):
             alone.append(server.wait(server.begin(SECOND))["ledger"]["actual"]["seconds"])
+            alone_long.append(server.wait(server.begin(SECOND, LONG))["ledger"]["actual"]["seconds"])
+            session = server.begin(SECOND, LONG)
+            with process("stall", server.address, session, str(readers)):
+                stalled.append(server.wait(session)["ledger"]["actual"]["seconds"])
             session = server.begin(SECOND)
             with process("read", server.address, str(readers), session) as (reading, _):
                 watched.append(server.wait(session)["ledger"]["actual"]["seconds"])
@@ -195,6 +219,9 @@ def slowdown(readers: int, repeats: int) -> Iterator[tuple[str, float, str]]:
     yield "a run without readers, s", statistics.median(alone), ""
     yield f"the same with {readers:,} readers, s", statistics.median(watched), ""
     yield "slower by, %", 100 * (statistics.median(watched) / statistics.median(alone) - 1), "≤ 5"
+    yield "a run with a long task, without readers, s", statistics.median(alone_long), ""
+    yield f"the same with {readers:,} readers who stop reading, s", statistics.median(stalled), ""
+    yield "slower by, %", 100 * (statistics.median(stalled) / statistics.median(alone_long) - 1), "≤ 5"
 
 
 def lag(sessions: int) -> Iterator[tuple[str, float, str]]:
@@ -246,6 +273,8 @@ if __name__ == "__main__":
             asyncio.run(provide(float(latency)))
         case ["serve"]:
             serve()
+        case ["stall", address, session, readers]:
+            asyncio.run(stall(address, session, int(readers)))
         case ["read", address, readers, *ids]:
             asyncio.run(read(address, ids, int(readers)))
         case _:

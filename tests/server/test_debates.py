@@ -6,6 +6,7 @@ import asyncio
 import json
 import subprocess
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,13 +61,18 @@ def by_curl(served: Served) -> str:
 
 
 def by_chat(served: Served) -> str:
+    """Posts three times during the debate, as a client that gives up and repeats, and again at its end."""
     with client_of(served.url) as client:
         messages: Any = [{"role": "user", "content": TASK}]
-        answer = client.chat.completions.with_raw_response.create(model=MODEL, messages=messages, extra_body=OPTIONS)
-        assert "CRUX" in str(getattr(answer.parse().choices[0].message, "reasoning_content", "")).upper()
-        again = client.chat.completions.create(model=MODEL, messages=messages, extra_body=OPTIONS)
-        assert again.choices[0].message.content == answer.parse().choices[0].message.content
-        return str(answer.headers["X-Consilience-Session"])
+
+        def post(_: int) -> Any:
+            return client.chat.completions.with_raw_response.create(model=MODEL, messages=messages, extra_body=OPTIONS)
+
+        with ThreadPoolExecutor(3) as pool:
+            answers = [*pool.map(post, range(3)), post(3)]
+        assert len({answer.parse().choices[0].message.content for answer in answers}) == 1
+        assert "CRUX" in str(answers[0].parse().choices[0].message.reasoning_content).upper()
+        return str(answers[0].headers["X-Consilience-Session"])
 
 
 def by_streamed_chat(served: Served) -> str:

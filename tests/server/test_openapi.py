@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import httpx
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
@@ -25,7 +26,7 @@ from consilience.server.access import Door
 from consilience.server.callers import LOCAL
 from consilience.server.settings import ServerSettings
 from consilience.testing.any_model import AnyModel
-from server.inprocess import listening, served, url_of
+from server.inprocess import Served, listening, served, url_of
 
 EXAMPLES = 8
 """Of each operation, fitting and unfitting each."""
@@ -83,29 +84,54 @@ def call_all(cases: Any, called: dict[str, set[int]]) -> None:
     call()
 
 
+SECRET = "what no request may read"
+
+
 def test_address_in_any_string_of_any_request_is_never_connected_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stub, resolve = AnyModel(name=MODEL), seats.resolve
     monkeypatch.setattr(seats, "resolve", lambda name, **more: stub if name == MODEL else resolve(name, **more))
-    sent, statuses = set[str](), set[int]()
     with served(tmp_path) as server, listening() as trap, server.client() as client:
-        document = server.app.openapi()
-        address = f"{url_of(trap)}/v1#m"
-        for path, methods in document["paths"].items():
-            for method, operation in methods.items():
-                for request in planted(document, operation, address):
-                    place = re.sub(r"\{\w+(:path)?\}", request.pop("in_path", "finished"), path)
-                    answer = client.request(method, place, **request)
-                    assert answer.status_code < 500, (place, request, answer.text)
-                    sent.add(path)
-                    statuses.add(answer.status_code)
-        server.settle()
+        answers = list(sent_everywhere(server, client, f"{url_of(trap)}/v1#m"))
         trap.setblocking(False)
         with pytest.raises(BlockingIOError):
             trap.accept()
+    assert {200, 201, 404, 422} <= {answer.status_code for answer in answers} <= {200, 201, 202, 400, 404, 422}
+
+
+@pytest.mark.parametrize("form", ["{}", "../../../../../../../../../..{}", "file://{}"])
+def test_path_in_any_string_of_any_request_is_neither_read_nor_written(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stub, resolve = AnyModel(name=MODEL), seats.resolve
+    monkeypatch.setattr(seats, "resolve", lambda name, **more: stub if name == MODEL else resolve(name, **more))
+    home, outside = tmp_path / "journals", tmp_path / "outside"
+    home.mkdir()
+    outside.mkdir()
+    (outside / "secret.txt").write_text(SECRET)
+    with served(home) as server, server.client() as client:
+        for name in ("secret.txt", "new.txt"):
+            for answer in sent_everywhere(server, client, form.format(outside / name)):
+                assert SECRET not in answer.text, answer.request.url
+    assert [path.name for path in outside.iterdir()] == ["secret.txt"]
+    assert all(SECRET.encode() not in path.read_bytes() for path in home.iterdir() if path.is_file())
+
+
+def sent_everywhere(server: Served, client: httpx.Client, text: str) -> Iterator[httpx.Response]:
+    """Put a text into each place of each request that the server's document describes; yield the answers."""
+    document = server.app.openapi()
+    sent = set()
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            for request in planted(document, operation, text):
+                place = re.sub(r"\{\w+(:path)?\}", request.pop("in_path", "finished"), path)
+                answer = client.request(method, place, **request)
+                assert answer.status_code < 500, (place, request, answer.text)
+                sent.add(path)
+                yield answer
+    server.settle()
     assert sent == set(document["paths"])
-    assert {200, 201, 404, 422} <= statuses <= {200, 201, 202, 400, 404, 422}
 
 
 def planted(document: dict[str, Any], operation: dict[str, Any], address: str) -> Iterator[dict[str, Any]]:

@@ -11,12 +11,14 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
+from importlib.metadata import requires
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 
 from cli.loopback import MODEL, Provider, command, provider
+from consilience.cli.serve import PACKAGES
 from consilience.domain.events import CallCompleted, canonical_digest
 from consilience.journal.sqlite import SqliteStore
 from consilience.server.owners import add_owner
@@ -165,7 +167,7 @@ def test_reader_that_stops_reading_holds_up_neither_the_run_nor_others(served: S
         for _ in range(20):
             stalled = socket.create_connection((address.hostname or "", address.port or 0))
             stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
-            stalled.sendall(f"GET /api/sessions/{session}/events HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            stalled.sendall(f"GET /api/sessions/{session}/events HTTP/1.1\r\nHost: {address.netloc}\r\n\r\n".encode())
             sockets.append(stalled)
         assert served.wait(session)["stop_reason"] != "failed"
     finally:
@@ -291,6 +293,12 @@ def test_port_in_use_is_an_error(tmp_path: Path, model: Provider, served: Served
     done = command("serve", "--port", port, "--model", MODEL, env=environment_of(other, model), cwd=other)
     assert done.returncode == 2
     assert "cannot listen there" in done.stderr
+
+
+def test_package_alone_needs_nothing_of_the_server() -> None:
+    always = [line for line in requires("consilience") or [] if "extra ==" not in line]
+    assert any(line.startswith("pydantic") for line in always)
+    assert not [line for line in always if re.split(r"[^\w]", line)[0] in {*PACKAGES, "sse"}]
 
 
 def test_missing_extra_is_named(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,6 +15,7 @@ from consilience.cli.options import EnvFile, new_app
 from consilience.domain.errors import SettingsError, UnavailableModel, UserError
 
 if TYPE_CHECKING:
+    from consilience.configuration import Config
     from consilience.server.service import Sessions
 
 mcp = new_app()
@@ -57,41 +59,47 @@ def _mcp(
         ) from None
     config = load_config(env_file=env_file, named=models or ())
     bound = config.confirm_above if max_cost is None else max_cost
-    stack = ExitStack()
+    with ExitStack() as stack:
+        opening = _Opening(config, models or (), stack)
+        checking = threading.Timer(CHECK_AFTER_SECONDS, opening.warn)
+        checking.daemon = True
+        checking.start()
+        build_mcp(ToolFace(opening.sessions, lambda request: LOCAL, root, bound)).run("stdio")
 
-    def named() -> tuple[str, ...]:
-        from consilience.cli.settings import default_model
-        from consilience.models.registry import canonical_name
 
-        return tuple(canonical_name(name) for name in models or [default_model(config).name])
+class _Opening:
+    """Opens the sessions behind the tools at the first use, until the stack is closed."""
 
-    def enter() -> Sessions:
-        from consilience.server.run import serving
-        from consilience.server.settings import ServerSettings
+    def __init__(self, config: Config, models: Sequence[str], stack: ExitStack) -> None:
+        self._config, self._models, self._stack = config, models, stack
+        self._lock = asyncio.Lock()
+        self._opened: Sessions | None = None
 
-        return stack.enter_context(serving(ServerSettings(models=named()), config.endpoints))
+    async def sessions(self) -> Sessions:
+        """Return the sessions. Raises `UserError` for a model that cannot be asked."""
+        async with self._lock:
+            if self._opened is None:
+                self._opened = await asyncio.to_thread(self._open)
+        return self._opened
 
-    def warn() -> None:
-        """Print at once, for the log that clients keep of a server, what the first tool would refuse."""
+    def warn(self) -> None:
+        """Print, for the log that clients keep of a server, what the first tool would refuse."""
         from consilience.models.connections import Connections
         from consilience.planning import check_models
 
         try:
-            check_models(named(), config.endpoints, keys=True, connections=Connections())
+            check_models(self._names(), self._config.endpoints, keys=True, connections=Connections())
         except UserError as error:
             typer.echo(f"Warning: tools that begin a session will be refused: {error}", err=True)
 
-    opening = asyncio.Lock()
-    opened: list[Sessions] = []
+    def _open(self) -> Sessions:
+        from consilience.server.run import serving
+        from consilience.server.settings import ServerSettings
 
-    async def sessions() -> Sessions:
-        async with opening:
-            if not opened:
-                opened.append(await asyncio.to_thread(enter))
-        return opened[0]
+        return self._stack.enter_context(serving(ServerSettings(models=self._names()), self._config.endpoints))
 
-    checking = threading.Timer(CHECK_AFTER_SECONDS, warn)
-    checking.daemon = True
-    checking.start()
-    with stack:
-        build_mcp(ToolFace(sessions, lambda request: LOCAL, root, bound)).run("stdio")
+    def _names(self) -> tuple[str, ...]:
+        from consilience.cli.settings import default_model
+        from consilience.models.registry import canonical_name
+
+        return tuple(canonical_name(name) for name in self._models or [default_model(self._config).name])

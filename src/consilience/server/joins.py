@@ -8,10 +8,10 @@ import itertools
 import json
 import time
 from asyncio import Task
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 from weakref import WeakValueDictionary
 
 from consilience.domain.errors import SettingsError, UnknownName
@@ -19,13 +19,23 @@ from consilience.domain.errors import SettingsError, UnknownName
 if TYPE_CHECKING:
     from consilience.domain.events import SessionFinished
     from consilience.server.callers import Caller
-    from consilience.server.service import Sessions
 
 JOIN_SECONDS = 15 * 60
 """How long after its end a session is joined by a repeated request. Clients give up after 10 minutes and repeat, unasked."""
 Begin = Callable[[str, asyncio.Event], Awaitable[object]]
 """Records a session under the id that it is given. It sets the event if a model reads the task first, once that session is
 recorded."""
+
+
+class JoinedSessions(Protocol):
+    """What is asked of the sessions that are joined."""
+
+    @property
+    def failures(self) -> Container[str]: ...
+
+    async def ending(self, caller: Caller, session: str) -> SessionFinished | None: ...
+
+    async def resume(self, caller: Caller, session: str) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -52,7 +62,7 @@ class Joins:
     is none, so a restart forgets nothing.
     """
 
-    def __init__(self, sessions: Sessions) -> None:
+    def __init__(self, sessions: JoinedSessions) -> None:
         self._sessions = sessions
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._beginning: dict[str, Joined] = {}
