@@ -20,19 +20,19 @@ DUTIES = (
     "assumptions, and what the text takes as given",
     "what is missing, open, or left for later",
 )
-"""What readers without a point of view of their own look at most closely."""
+"""What readers without a persona look at most closely."""
 
 
 def duty_of(reader: Agent, n: int) -> str:
-    """Return the duty of the n-th reader (from 0) in a sentence; empty if its seat has a point of view."""
-    if reader.persona or reader.perspective:
+    """Return the duty of the n-th reader (from 0) in a sentence; empty if its seat has a persona."""
+    if reader.persona:
         return ""
     return f"Your duty among the readers of the documents: look most closely at {DUTIES[n % len(DUTIES)]}."
 
 
 def inventory_words(reader: Agent, duty: str, tokens: int) -> str:
     """Return the request for an inventory."""
-    seat = "\n".join(filter(None, (reader.introduction(), duty)))
+    seat = "\n".join(filter(None, (reader.introduction(perspective=""), duty)))
     return f"""{seat}
 
 Before the work on the task begins, take an inventory of what you are shown of the documents. Other readers do the same with the
