@@ -7,7 +7,7 @@ from consilience.domain.outcome import FailureKind
 from consilience.domain.topology import complete
 from consilience.reporting.record import SessionRecord
 from consilience.reporting.replayed import record_at
-from consilience.reporting.seats import seat_states
+from consilience.reporting.seats import seat_states, ticket_states
 from reporting.sessions import by_hand, call
 
 
@@ -69,3 +69,20 @@ def test_person_is_asked_from_the_question_on_and_nobody_composes_while_the_sess
     assert record_at(record, first + 2)[1] == {"talk-1/A1": 2.0}
     assert states(record, first + 3) == ["awaited, 0 replies", "1 reply"]
     assert record_at(record, first + 3)[0].holder is None
+
+
+def test_tickets_are_listed_with_their_state_at_the_event() -> None:
+    questions = [
+        CallAwaited(key=f"talk-1/A{n}", agent=f"A{n}", prompt="", asked_at=0.0, ticket=f"t{n}") for n in (1, 2)
+    ]
+    late = CallFailed(key="talk-1/A2", agent="A2", phase=("talk", 1), place="1", failure=FailureKind.DEADLINE)
+    record = by_hand(complete(2), (*questions, call("talk-1/A1", "first", "0"), late))
+    words = [
+        [(row.ticket, row.words) for row in ticket_states(record_at(record, n)[0])]
+        for n in range(len(record.events) - 2, len(record.events) + 1)
+    ]
+    assert words == [
+        [("t1", "open"), ("t2", "open")],
+        [("t1", "answered"), ("t2", "open")],
+        [("t1", "answered"), ("t2", "ended without an answer: deadline")],
+    ]

@@ -36,8 +36,7 @@ class _Data(BaseModel):
 
     @model_serializer(mode="wrap")
     def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, object]:
-        fields = type(self).model_fields
-        row: dict[str, object] = handler(self)
+        fields, row = type(self).model_fields, dict[str, object](handler(self))
         return {k: v for k, v in row.items() if k in ("kind", "form") or getattr(self, k) != fields[k].default}
 
 
@@ -196,7 +195,7 @@ class Node(_Data):
     """From 0 to 1, how strongly the box is coloured."""
     tip: str = ""
     group: str = ""
-    """Letter of the group that it belongs to, drawn in its corner; each group has a border of its own."""
+    """Letter of its group, drawn in its corner; each group has a border of its own."""
 
 
 class Edge(_Data):

@@ -202,7 +202,7 @@ def phase_lines(record: SessionRecord) -> list[str]:
     return [*lines[-MAX_PHASES:], *(f"Under way: {place}, {count(n, 'call')}" for place, n in flying.items())]
 
 
-class TicketState(NamedTuple):
+class PostedTicket(NamedTuple):
     """A ticket by which an agent of another process is asked."""
 
     ticket: str
@@ -216,15 +216,15 @@ class TicketState(NamedTuple):
     """`open`, or how it ended."""
 
 
-def ticket_states(record: SessionRecord) -> list[TicketState]:
+def ticket_states(record: SessionRecord) -> list[PostedTicket]:
     """Return the tickets of a session in the order in which they were posted, without those that it inherited."""
     ended = {(call.key, call.attempt): call for call in record.state.calls}
-    tickets: dict[str, TicketState] = {}
+    tickets: dict[str, PostedTicket] = {}
     for event in record.events:
         if isinstance(event, CallAwaited) and event.ticket:
             name, place = record.names.get(event.agent, event.agent), record.place(event.key, event.agent)
             words = _ticket_words(ended.get((event.key, event.attempt)))
-            tickets[event.ticket] = TicketState(event.ticket, name, place, event.asked_at, words)
+            tickets[event.ticket] = PostedTicket(event.ticket, name, place, event.asked_at, words)
     return list(tickets.values())
 
 
