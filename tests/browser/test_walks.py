@@ -117,7 +117,9 @@ def test_colleague_answers_by_link_in_fields_that_are_checked_and_then_passes(
     assert page.evaluate("document.activeElement.validity.valueMissing")
     write(colleague, page.locator("[id='field:text']"), "Yes, since spring.")
     assert page.evaluate("document.activeElement.validity.valid")
-    write(colleague, page.locator("[id='field:points']"), "- It was measured.")
+    write(colleague, page.locator("[id='field:points.1']"), "It was measured.")
+    places = page.locator("input[id^='field:points.']")
+    assert f"At most {places.count()};" in page.locator("[id='field:points'] small").first.inner_text()
     submit(colleague, button(colleague, "Answer"))
     assert page.url == address, "the seat's own page, with its next question or without one"
 
