@@ -49,6 +49,11 @@ class FormControl:
     parts: Sequence[FormControl] = ()
     """Of a list of objects: the fields of an item."""
 
+    @property
+    def few(self) -> int:
+        """How many places of a list are open."""
+        return FEW_ITEMS
+
     def holds_more(self, given: Mapping[str, str]) -> bool:
         """Whether one of the folded places of a list is filled."""
         return any(

@@ -17,7 +17,6 @@ from consilience.domain.messages import PLAIN_MARKS, Quotation
 from consilience.domain.sections import Block, Item, Refs, View
 from consilience.reporting.changed_words import WordMark, worded
 from consilience.reporting.formatting import CODE, demote_markdown, one_line, strip_invalid_xml
-from consilience.reporting.forms import FEW_ITEMS
 from consilience.reporting.markdown import MAX_TABLE_ROWS
 from consilience.reporting.report_sections import ReportDocument
 from consilience.reporting.transcript import PagePlace, TranscriptEntry
@@ -284,7 +283,7 @@ def environment() -> Environment:
         finalize=_without_invalid_characters,
     )
     environment.filters["one_line"] = one_line
-    environment.globals |= {"TABLE": _TABLE, "MAX_TABLE_ROWS": MAX_TABLE_ROWS, "FEW_ITEMS": FEW_ITEMS}
+    environment.globals |= {"TABLE": _TABLE, "MAX_TABLE_ROWS": MAX_TABLE_ROWS}
     return environment
 
 
