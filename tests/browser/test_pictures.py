@@ -80,6 +80,11 @@ def reviewing(body: dict[str, Any], headers: dict[str, str]) -> tuple[int, objec
     return status, answer
 
 
+def holds(place: str, words: str) -> str:
+    """A script that says whether a part of the page has some words."""
+    return f"[...document.querySelectorAll({place!r})].some(part => part.textContent.includes({words!r}))"
+
+
 def above(reader: Reader, upper: str, lower: str) -> bool:
     """Return whether one part of the page stands above another."""
     tops = [reader.page.locator(place).first.bounding_box()["y"] for place in (upper, lower)]
@@ -107,15 +112,15 @@ def test_review_that_runs_shows_findings_by_file_with_votes_and_gates(
         ("#report", "It is meant so."),
     ):
         for _ in range(20):
-            if words in (reader.page.locator(place).first.text_content() if reader.page.locator(place).count() else ""):
+            if reader.page.evaluate(holds(place, words)):
                 break
             gate.let(1)
-            reader.page.wait_for_timeout(700)  # a page is folded at most twice a second
+            reader.page.wait_for_timeout(700)  # a page is folded at most four times a second
         reader.has(place, words)
         assert reader.page.locator("#live").get_attribute("data-layout") == "running"
     check(reader)
     gate.let(100)
-    reader.has("#live-state", "Finished")
+    reader.watch_to_the_end()
     reader.has("#report", "refuted by")
 
 
@@ -132,12 +137,7 @@ def test_refinement_that_runs_shows_its_parts_its_passes_and_their_differences(
         ("#passes", "pass 1"),
         ("#differences, #report", "Pass 2"),
     ):
-        for _ in range(60):
-            if reader.page.locator(place).filter(has_text=words).count():
-                break
-            gate.let(1)
-            reader.page.wait_for_timeout(700)
-        reader.has(place, words)
+        step_until(reader, gate, holds(place, words))
     assert reader.page.locator("#live").get_attribute("data-layout") == "running"
     reader.has("#report", "What the passes changed")
     assert reader.page.locator("#report pre ins, #report pre").first.inner_text()
@@ -151,7 +151,7 @@ def test_replay_shows_who_was_composing_then(reader: Reader, served: Served, gat
     reader.has("#seats", "composing")
     reader.page.wait_for_timeout(300)  # so that the replies are later than the questions
     gate.let(1000)
-    reader.has("#live-state", "Finished")
+    reader.watch_to_the_end()
     reader.open(served, session, "/at/2")
     leaf = reader.page.locator("#seats tr").nth(2)
     assert "composing, 0 replies (for " in leaf.inner_text()

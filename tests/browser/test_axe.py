@@ -1,0 +1,126 @@
+"""axe finds nothing on any page: light and dark, at the widths of a phone, a laptop and a large screen."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from browser.conftest import Gate, Reader
+from browser.steps import LINES, button, finished, submit, write
+from browser.test_hostile_texts import CASES
+from cli.loopback import Provider
+from server.served import Served, environment_of, serving
+
+pytestmark = pytest.mark.processes
+WIDTHS = (390, 1280, 1920)
+THEMES = ("light", "dark")
+SOURCES = [{"name": "minutes.md", "text": LINES}]
+SEATED = {"protocol": "vote", "settings": {"votes": 2}, "models": ["openai-chat:stub", "human"]}
+RUNNING = dict.fromkeys(CASES, 3) | {"solo": 0, "vote": 1, "review": 1}
+"""Answers that a session of each protocol has when its page is looked at while it runs."""
+
+
+@pytest.fixture
+def axe() -> Any:
+    return pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+
+
+def look(axe: Any, reader: Reader) -> None:
+    """Look at the page that is open, with all that is folded. It needs scripts, which the report behind a link forbids."""
+    page = reader.page
+    page.evaluate("for (const fold of document.querySelectorAll('details')) fold.open = true")
+    for theme in THEMES:
+        page.emulate_media(color_scheme=theme)
+        for width in WIDTHS:
+            page.set_viewport_size({"width": width, "height": 900})
+            found = axe.run(page)
+            assert found.response["passes"], "axe looked at nothing"
+            assert found.violations_count == 0, f"{page.url} {theme} {width}\n{found.generate_report()}"
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (page.url, width)
+
+
+@pytest.mark.matrix(keep=3)
+@pytest.mark.parametrize(("protocol", "answers"), RUNNING.items())
+def test_axe_finds_nothing_on_the_pages_of_a_session(
+    reader: Reader, served: Served, gate: Gate, tmp_path: Path, axe: Any, protocol: str, answers: int
+) -> None:
+    session = served.begin(protocol=protocol, settings=CASES[protocol], sources=SOURCES)
+    reader.open(served, session)
+    if answers:
+        gate.let(answers)
+    reader.until(f"document.querySelector('progress')?.value >= {answers}")
+    look(axe, reader)
+    gate.let(10_000)
+    served.wait(session)
+    for path in ("", "/at/9"):
+        reader.open(served, session, path)
+        look(axe, reader)
+    views = re.findall(r'href="(/sessions/[^"/]+/views/[^"]+)"', reader.page.content())
+    for view in views:
+        reader.go(served.url + view)
+        look(axe, reader)
+    file = tmp_path / "report.html"
+    file.write_text(served.request("GET", f"/api/sessions/{session}/export?format=html")[1])
+    reader.go(file.as_uri())
+    look(axe, reader)
+
+
+def test_axe_finds_nothing_on_the_pages_around_sessions(
+    browser: Any, reader: Reader, served: Served, gate: Gate, axe: Any
+) -> None:
+    page = reader.page
+    waiting = served.begin(**SEATED)
+    gate.let(10_000)
+    first = finished(served, protocol="debate", settings={"debaters": 2, "max_messages": 24}, sources=SOURCES)
+    second = finished(served, protocol="vote", settings={"votes": 2})
+    reader.go(served.url)
+    look(axe, reader)
+    page.locator("#task").evaluate("field => field.required = false")
+    submit(reader, button(reader, "Show the plan"))  # nothing is typed
+    assert page.locator(".problem").count()
+    look(axe, reader)
+    write(reader, page.locator("#task"), "Cats or dogs?")
+    submit(reader, button(reader, "Show the plan"))
+    look(axe, reader)
+    shared = served.post(f"/api/sessions/{first}/share", {"days": 1, "asks": True}, 201)["url"]
+    seat = served.post(f"/api/sessions/{waiting}/seats/V2/link", {"days": 1}, 201)["url"]
+    call = re.findall(rf'href="(/sessions/{first}/calls/[^"?]+)"', served.request("GET", f"/sessions/{first}/calls")[1])
+    for address in (
+        "/sessions",
+        "/sessions?q=nothing+like+it",
+        "/sessions/none",
+        f"/sessions/{waiting}",
+        f"/sessions/{first}/compare/{second}",
+        f"/sessions/{first}/calls",
+        call[0],
+        f"/sessions/{first}/documents/1",
+        f"/sessions/{first}/fork",
+        f"/sessions/{first}/tell",
+        f"/sessions/{first}/links",
+        f"/sessions/{first}/delete",
+        f"/sessions/{first}?before=9",
+        seat.removeprefix(served.url),
+        shared.removeprefix(served.url),
+        "/share/none",
+        "/seat/none",
+    ):
+        reader.go(served.url + address)
+        look(axe, reader)
+
+
+def test_axe_finds_nothing_on_the_login(reader: Reader, tmp_path: Path, model: Provider, axe: Any) -> None:
+    file = tmp_path / "tokens.toml"
+    add = [sys.executable, "-m", "consilience", "serve", "--token-file", str(file), "--new-owner", "anna"]
+    subprocess.run(add, env=environment_of(tmp_path, model), capture_output=True, check=True)
+    with serving(tmp_path, model, "--token-file", str(file)) as served:
+        reader.go(f"{served.url}/sessions")
+        look(axe, reader)
+        write(reader, reader.page.locator("#token"), "guessed")
+        submit(reader, button(reader, "Log in"))
+        assert reader.page.locator("[role=alert]").count()
+        look(axe, reader)
