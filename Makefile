@@ -23,7 +23,7 @@ DOCS_READY := .venv/.ready-docs
 
 export DEMO_QUESTION
 
-.PHONY: help setup demo test test-all test-rest golden check bench study-debate study-documents study-review docs clean
+.PHONY: help setup demo test test-all test-rest golden check bench study-debate study-documents study-review docs pictures clean
 
 help:
 	@echo 'make setup      install into .venv (done by the other targets where needed)'
@@ -37,6 +37,7 @@ help:
 	@echo 'make study-debate  what debates recover of planted worlds; STUDY_OPTIONS="--worlds 40" for fewer'
 	@echo 'make study-documents  what readers of dealt documents bring together'
 	@echo 'make study-review  what a review finds of planted defects; STUDY_OPTIONS="--model openai:gpt-5-mini"'
+	@echo 'make pictures   the pictures of pages that the documentation shows, anew'
 	@echo 'make docs       the documentation site, into site/; fails on a broken link'
 	@echo 'make clean      remove all that these targets made here, .venv included'
 
@@ -80,6 +81,9 @@ study-documents: $(READY)
 
 study-review: $(READY)
 	$(BIN)/python benchmarks/study_review.py $(STUDY_OPTIONS)
+
+pictures: $(READY)
+	$(BIN)/python benchmarks/pictures.py
 
 docs: $(DOCS_READY)
 	$(BIN)/zensical build --strict --clean
