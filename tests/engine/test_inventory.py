@@ -202,7 +202,10 @@ async def test_join_that_floods_is_bounded_and_says_what_it_left_out() -> None:
     assert f"{across(report).left_out} pairs of rows with different values were shown to no agent" in str(
         report.warnings
     )
-    assert "further ones left out" in model.requests[-1].text, "findings in prompts are bounded, too"
+    last = model.requests[-1].text
+    assert "further ones left out" in last, "findings in prompts are bounded, too"
+    named = re.findall(r"^\* item\d+, end: \[S1:\d+\] against \[S2:\d+\]$", last, re.MULTILINE)
+    assert named, "those whose passages have no room are named with their places"
 
 
 async def test_agreeing_and_dismissed_pairs_are_no_findings() -> None:
@@ -360,6 +363,11 @@ async def test_requests_are_bounded_and_private_documents_stay_private() -> None
     report, model = await run(Decompose(), Asking(*requests), material(long, private))
     for request in model.requests:
         assert secret not in request.text or request.agent == "L2N1", request.key
+    told = [request.text for request in model.requests if request.agent == "L2N2" and "inventory/" not in request.key]
+    assert told
+    for text in told:
+        assert "- S5:1-2: not shown, not open to this agent" in text
+        assert "- S9:1-1: not shown, no such document" in text
     by_place = {(p.document, p.lines): p for p in across(report).requests}
     assert by_place["S5", (1, 2)].refusal == "not open to this agent"
     assert by_place["S9", (1, 1)].refusal == "no such document"

@@ -18,7 +18,14 @@ from consilience.documents.joining import RowPair, StatedRow, join_rows
 from consilience.domain.across import AcrossDocuments, DocumentPair, NotedPassage, PairVerdict
 from consilience.domain.tokens import estimate_tokens
 from consilience.engine.document_index import reader_numbers
-from consilience.engine.inventory_words import compare_words, describe_pair, duty_of, findings_note, inventory_words
+from consilience.engine.inventory_words import (
+    compare_words,
+    describe_pair,
+    duty_of,
+    findings_note,
+    inventory_words,
+    requests_note,
+)
 from consilience.engine.passages import MAX_REQUESTS, PassageRequest, answer_requests, granted_parts
 from consilience.engine.prompt import Opening, Prompt
 from consilience.engine.readers import readers_of
@@ -115,17 +122,17 @@ async def take_inventories(session: Session, state: State) -> None:
     for reader in readers:  # the passages that follow were not in its first prompt
         state.documents[f"{INVENTORY}/{reader.id}"] = opening.documents_for(reader.id)
     dealt = _Pairs(join_rows(rows), opening.documents, [reader.id for reader in readers], tokens)
-    judgements = await _judge(session, state, dealt, granted, tokens)
+    fates = {reader.id: requests_note(passage for passage in asked if passage.agent == reader.id) for reader in readers}
+    judgements = await _judge(session, state, dealt, granted, fates, tokens)
     pairs = [_pair(pair, judgements.get(n), dealt.judges.get(n, "")) for n, pair in dealt.reported()]
     state.across = AcrossDocuments(
         rows=len(rows), rows_dropped=dropped, pairs=tuple(pairs), left_out=dealt.left_out, requests=asked
     )
     for warning in _warnings(state.across):
         session.warn(warning)
-    notes = {
-        agent.id: "\n\n".join(filter(None, (duties.get(agent.id, ""), _findings_for(agent.id, state.across, opening))))
-        for agent in session.agents
-    }
+    notes = {agent.id: _findings_for(agent.id, state.across, opening) for agent in session.agents}
+    for reader in readers:
+        notes[reader.id] = "\n\n".join(filter(None, (duties[reader.id], fates[reader.id], notes[reader.id])))
     state.opening = replace(opening, notes=notes, granted=granted)
 
 
@@ -204,11 +211,16 @@ class _Pairs:
 
 
 async def _judge(
-    session: Session, state: State, dealt: _Pairs, granted: Mapping[str, Sequence[Document]], tokens: int
+    session: Session,
+    state: State,
+    dealt: _Pairs,
+    granted: Mapping[str, Sequence[Document]],
+    fates: Mapping[str, str],
+    tokens: int,
 ) -> dict[int, PairJudgement]:
     """Ask each reader about the pairs that it is shown, beside the passages that it asked for; return the judgements by pair."""
     asked = {reader: pairs for reader in dealt.readers if (pairs := dealt.shown_to(reader))}
-    words = {reader: compare_words(pairs) for reader, pairs in asked.items()}
+    words = {reader: compare_words(pairs, fates[reader]) for reader, pairs in asked.items()}
     state.told |= {f"{MATCHING}/{reader}": text for reader, text in words.items()}
     async with session.phase(MATCHING, 1):
         replies = await session.gather(

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from consilience.documents.joining import RowPair
-from consilience.domain.across import DocumentPair
+from consilience.domain.across import AskedPassage, DocumentPair
 from consilience.domain.agents import Agent
+from consilience.domain.document_shares import Lines
 from consilience.domain.tokens import estimate_tokens
 from consilience.engine.prompt import fence_quote
-from consilience.engine.readers import FINDINGS_TOKENS
+from consilience.engine.readers import FINDINGS_TOKENS, PASSAGE_TOKENS
 
 ROW_TOKENS = 70
 """A row of an inventory as models write it."""
+SHORT_FINDINGS_TOKENS = 400
+"""Of these, what is kept for contradictions whose passages have no room: they are named with their places."""
 
 DUTIES = (
     "amounts, numbers and dates",
@@ -43,14 +46,15 @@ Write one row for each statement that another document may make otherwise, or th
 - attribute: what is stated of it, in the plainest usual words, such as "end of the lease" or "monthly rent"
 - value: the value alone, such as a date, an amount, a number, a name or a duty
 - document, line: where the quotation begins, such as S4 and 120
-- quotation: the exact words, no more than hold the statement
+- quotation: the exact words, no more than hold the statement; they may run over the end of a line
 
 Use the same words for the same entity and the same attribute in all rows. Begin with statements that differ from each other on one
 thing, those in related lines of other parts included, then go on with what matters most. There is room for about
 {max(tokens // ROW_TOKENS, 1)} rows. A row whose quotation is not in the document is left out.
 
-requests: passages of other parts without which you cannot judge what you read, such as document S4, lines 120-140, and why; you are
-shown them from your next prompt on, as far as you may read them and there is room. [] if you need none.""".strip()
+requests: passages of other parts without which you cannot judge what you read, the most important first, each one document and one
+range of lines, such as S4 and 120-140, and why; you are shown them from your next prompt on, as far as you may read them and there
+is room for about {PASSAGE_TOKENS:,} tokens. [] if you need none.""".strip()
 
 
 def describe_pair(n: int, pair: RowPair) -> str:
@@ -62,12 +66,31 @@ def describe_pair(n: int, pair: RowPair) -> str:
     return "\n".join([f"P{n + 1}", *sides])
 
 
-def compare_words(pairs: Sequence[tuple[int, RowPair]]) -> str:
-    """Return the request to judge pairs of rows."""
+def requests_note(asked: Iterable[AskedPassage]) -> str:
+    """Return what became of the passages that an agent asked for; empty if it asked for none."""
+    lines = [f"- {_place(passage.document, passage.lines)}: {_fate(passage)}" for passage in asked]
+    return "\n".join(["You asked for passages of other parts:", *lines]) if lines else ""
+
+
+def _fate(passage: AskedPassage) -> str:
+    if passage.shown is None:
+        return f"not shown, {passage.refusal}"
+    cut = passage.lines is not None and passage.shown[1] < passage.lines[1]
+    return f"shown up to line {passage.shown[1]}, as far as there was room" if cut else "shown"
+
+
+def _place(document: str, lines: Lines | None) -> str:
+    return document if lines is None else f"{document}:{lines[0]}-{lines[1]}"
+
+
+def compare_words(pairs: Sequence[tuple[int, RowPair]], note: str) -> str:
+    """Return the request to judge pairs of rows, below a `note`."""
     listed = fence_quote("\n".join(describe_pair(n, pair) for n, pair in pairs), "the inventories")
-    return f"""\
-The inventories of all readers were joined. Below are pairs of rows that seem to speak of one thing and state different values; one
-row of each pair is your own. The quotations stand in the documents where the rows say.
+    return f"""{note}
+
+The inventories of all readers were joined. Below are pairs of rows that seem to speak of one thing and state different values.
+At least one row of each pair is your own; other readers judge the other pairs. The quotations stand in the documents, where the
+rows say.
 
 {listed}
 
@@ -77,7 +100,7 @@ Judge each pair:
   different things, times or conditions, or say the same in other words
 - why: one sentence
 - first_worth, second_worth: what each passage is worth if they contradict each other, such as how recent or binding its
-  document is, in a few words"""
+  document is, in a few words; empty for no contradiction""".strip()
 
 
 def findings_note(pairs: Sequence[DocumentPair], readers: Mapping[str, int]) -> str:
@@ -86,7 +109,8 @@ def findings_note(pairs: Sequence[DocumentPair], readers: Mapping[str, int]) -> 
         return ""
     lines, room = list[str](), FINDINGS_TOKENS
     for pair in pairs:
-        line = _finding_line(pair, readers)
+        whole = _finding_line(pair, readers)
+        line = whole if estimate_tokens(whole) <= room - SHORT_FINDINGS_TOKENS else _short_line(pair)
         room -= estimate_tokens(line)
         if room < 0:
             break
@@ -97,6 +121,11 @@ def findings_note(pairs: Sequence[DocumentPair], readers: Mapping[str, int]) -> 
         "Readers of the documents compared their inventories and judged that these passages contradict each other. The quotations "
         f"stand in the documents where it says; you may repeat them.\n\n{listed}"
     )
+
+
+def _short_line(pair: DocumentPair) -> str:
+    places = " against ".join(f"[{side.document}:{side.line}]" for side in (pair.first, pair.second))
+    return f"* {pair.entity}, {pair.attribute}: {places}"
 
 
 def _finding_line(pair: DocumentPair, readers: Mapping[str, int]) -> str:
