@@ -39,9 +39,10 @@ def inventory_words(reader: Agent, duty: str, tokens: int) -> str:
     return f"""{seat}
 
 Before the work on the task begins, take an inventory of what you are shown of the documents. Other readers do the same with the
-other parts; nobody reads all of them. The rows of all readers are joined, to find what one document says otherwise than another.
+other parts; nobody reads all of them. The rows of all readers are joined, to find what one passage says otherwise than another, of
+another document or of the same.
 
-Write one row for each statement that another document may make otherwise, or that the task needs:
+Write one row for each statement that another passage may make otherwise, or that the task needs:
 - entity: what it is about, by its own name, as the documents write it
 - attribute: what is stated of it, in the plainest usual words, such as "end of the lease" or "monthly rent"
 - value: the value alone, such as a date, an amount, a number, a name or a duty
