@@ -380,3 +380,31 @@ async def test_requests_are_bounded_and_private_documents_stay_private() -> None
     else:
         assert by_place["S4", (1, 600)].refusal == "shown already"
     assert "not open to this agent" in report.markdown()
+
+
+async def test_headings_of_private_documents_are_in_no_other_prompt() -> None:
+    private = Source("# We will dismiss Anna in May\nOnly for one.", name="private.md", agents=("L2N1",))
+    _, model = await run(Decompose(), Reader(dividing), material(private))
+    shown = {request.agent for request in model.requests if "dismiss Anna" in request.text}
+    assert shown == {"L2N1"}
+
+
+async def test_fields_of_another_type_cost_no_inventory() -> None:
+    def careless(request: ModelRequest) -> Any:
+        reply = Reader(dividing)(request)
+        if request.key.startswith("inventory/"):
+            value = json.loads(reply)
+            value["rows"] += [{"entity": None, "attribute": 3, "value": 1200, "document": 4}, "no row"]
+            return json.dumps(value)
+        return reply.replace('"contradiction"', '"Contradiction."').replace('"P1"', '"Pair P1"')
+
+    report, _ = await run(Decompose(), careless, material())
+    assert report.failed_calls == ()
+    assert len(across(report).findings) == 1
+
+
+async def test_many_requests_are_told_of_once() -> None:
+    _, model = await run(Decompose(), Asking(*[asked("S1\n# Task", "1-2")] * 50), material())
+    for request in model.requests:
+        assert request.text.count("not shown, more than 4 requests") <= 1
+        assert request.text.count("# Task\n") == 1

@@ -90,7 +90,7 @@ class RowPair:
 
 
 def join_rows(rows: Sequence[StatedRow]) -> list[RowPair]:
-    """Return the pairs of rows on one thing with different values, the surest first, one for two passages.
+    """Return the pairs of rows on one thing with different values, the surest first, one for two passages and an attribute.
 
     Only rows that share words are compared, so time grows with the rows and not with their square: two words that more than
     `MAX_TOGETHER` rows have in common bring none of them together.
@@ -99,7 +99,7 @@ def join_rows(rows: Sequence[StatedRow]) -> list[RowPair]:
     vocabularies: dict[str, set[frozenset[str]]] = defaultdict(set)
     for row in rows:
         vocabularies[row.reader].add(row.attribute_stems)
-    best: dict[frozenset[tuple[str, int]], RowPair] = {}
+    best: dict[object, RowPair] = {}
     for a, b in sorted(_candidates(rows)):
         first, second = sorted((rows[a], rows[b]), key=_order)
         rank = _rank(first, second, known)
@@ -110,10 +110,9 @@ def join_rows(rows: Sequence[StatedRow]) -> list[RowPair]:
         if rank is None or compare_values(first.value, second.value) != "different":
             continue
         pair = RowPair(first, second, rank)
-        if len(pair.places) == 2 and (
-            pair.places not in best or _surest_first(pair) < _surest_first(best[pair.places])
-        ):
-            best[pair.places] = pair
+        key = pair.places, frozenset((first.attribute_stems, second.attribute_stems))
+        if len(pair.places) == 2 and (key not in best or _surest_first(pair) < _surest_first(best[key])):
+            best[key] = pair
     return sorted(best.values(), key=_surest_first)
 
 

@@ -105,14 +105,18 @@ _EMPTY_WORDS = frozenset((
     "shall", "must", "may", "per", "each", "about", "approximately", "circa", "ca", "least", "most", "up", "until", "than", "more",
     "less", "ms", "mr", "mrs", "dr",
 ))  # fmt: skip
+_SUPERSCRIPTS = dict.fromkeys(map(ord, "¹²³⁰⁴⁵⁶⁷⁸⁹"))
+"""They mark footnotes, and would become digits of the figure before them."""
 MAX_VALUE_CHARS = 300
 """What is behind them is not compared."""
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=16_384)
 def read_value(text: str) -> ReadValue:
     """Return what can be compared of a value as a document or a reader words it."""
-    plain = " ".join(normalize("NFKC", text[:MAX_VALUE_CHARS]).casefold().translate(_DASHES).split())
+    plain = " ".join(
+        normalize("NFKC", text[:MAX_VALUE_CHARS].translate(_SUPERSCRIPTS)).casefold().translate(_DASHES).split()
+    )
     bounds = frozenset(name for name, pattern in _BOUNDS.items() if pattern.search(plain))
     negated = bool(_NEGATION.search(plain)) and not bounds
     figures: list[tuple[int, Figure]] = []

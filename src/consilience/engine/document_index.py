@@ -22,7 +22,8 @@ INDEX_NOTE = (
 
 
 def make_index(documents: Sequence[Document]) -> str:
-    """Return the index of dealt documents: number, name, lines, holders, and as many headings as have room, with their lines.
+    """Return the index of dealt documents: number, name, lines, holders, and as many headings as have room, with their lines. Of a
+    document that not everybody may read it has no heading.
 
     Holders are numbered in the order of the agents, since their names may not be shown to others.
     """
@@ -31,7 +32,7 @@ def make_index(documents: Sequence[Document]) -> str:
     used = sum(map(estimate_tokens, lines))
     if used > MAX_INDEX_TOKENS:
         return "\n".join(_shortened(documents, numbers))
-    texts = [list(_headings(document.text)) for document in documents]
+    texts = [list(_headings(document.text)) if document.agents is None else [] for document in documents]
     chosen: list[list[str]] = [[] for _ in documents]
     for rank in range(max(map(len, texts), default=0)):
         for n, headings in enumerate(texts):

@@ -66,7 +66,7 @@ MAX_PACE = 1_000
 MAX_HUMAN_DEADLINE_SECONDS = 31_536_000
 CLAIM_CHECK_SECONDS = 0.2
 """Min seconds from one check whether a ticket is still claimed to the next."""
-MAX_INVENTORY_TOKENS = 100_000
+MAX_INVENTORY_TOKENS = 16_000
 MAX_TEMPERATURE = 2
 """No provider takes a higher temperature."""
 

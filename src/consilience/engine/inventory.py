@@ -7,6 +7,7 @@ documents that it may read. A protocol does nothing for this.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -40,8 +41,13 @@ MAX_UNSHOWN_PAIRS = 50
 """Pairs in the report of which no agent may be shown both sides."""
 MAX_QUOTATION_CHARS = 400
 """A longer quotation is cut there: its beginning is as true."""
+MAX_FIELD_CHARS = 300
+"""Any other text of a row or a judgement is cut there."""
 MIN_FREE_WORDS = 3
 """Fewer words are accepted in the line that the row names only, since they may stand in many."""
+
+
+_ID, _PAIR = re.compile(r"\bS\d{1,6}\b"), re.compile(r"\bP\d{1,6}\b")
 
 
 def _first_number(value: object) -> object:
@@ -50,21 +56,34 @@ def _first_number(value: object) -> object:
     return int(digits[:9]) if digits.isdecimal() else 0
 
 
+def _as_text(value: object) -> object:
+    """Return a number or a truth value that stands for a text as one, and nothing as an empty one."""
+    return "" if value is None else str(value) if isinstance(value, int | float) else value
+
+
+def _objects(value: object) -> object:
+    """Leave out of a list what is no object, so that the others count."""
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else value
+
+
+FieldText = Annotated[str, BeforeValidator(_as_text)]
+
+
 class InventoryRow(BaseModel):
     """What a passage states of one thing."""
 
-    entity: str = ""
-    attribute: str = ""
-    value: str = ""
-    document: str = ""
+    entity: FieldText = ""
+    attribute: FieldText = ""
+    value: FieldText = ""
+    document: FieldText = ""
     line: Annotated[int, BeforeValidator(_first_number)] = 0
-    quotation: str = ""
+    quotation: FieldText = ""
 
 
 class Inventory(BaseModel):
     """The first report of a reader of dealt documents."""
 
-    rows: list[InventoryRow] = Field(default_factory=list)
+    rows: Annotated[list[InventoryRow], BeforeValidator(_objects)] = Field(default_factory=list)
     requests: Annotated[list[PassageRequest], Field(json_schema_extra={"maxItems": MAX_REQUESTS})] = Field(
         default_factory=list
     )
@@ -73,15 +92,18 @@ class Inventory(BaseModel):
 class PairJudgement(BaseModel):
     """What a reader says of a pair of rows."""
 
-    pair: str = ""
-    says: Literal["contradiction", "no contradiction"]
-    why: str = ""
-    first_worth: str = ""
-    second_worth: str = ""
+    pair: FieldText = ""
+    says: Annotated[
+        Literal["contradiction", "no contradiction"],
+        BeforeValidator(lambda said: said.strip(" .").lower() if isinstance(said, str) else said),
+    ]
+    why: FieldText = ""
+    first_worth: FieldText = ""
+    second_worth: FieldText = ""
 
 
 class PairJudgements(BaseModel):
-    pairs: list[PairJudgement] = Field(default_factory=list)
+    pairs: Annotated[list[PairJudgement], BeforeValidator(_objects)] = Field(default_factory=list)
 
 
 async def take_inventories(session: Session, state: State) -> None:
@@ -90,7 +112,9 @@ async def take_inventories(session: Session, state: State) -> None:
     readers = readers_of(opening.documents, session.agents) if tokens else []
     if not readers:
         return
-    if session.limits.calls is not None and session.limits.calls < state.started.estimate.min:
+    least = state.started.estimate.min + len(readers)  # which counts one call of each
+    is_fork = state.started.parent is not None  # its parent has paid for them
+    if session.limits.calls is not None and session.limits.calls < least and not is_fork:
         session.warn("no inventories of the documents: the limit on calls has no room for them")
         return
     state.told |= {f"{INVENTORY}/{reader.id}": "" for reader in readers}
@@ -155,14 +179,15 @@ def _checked(row: InventoryRow, reader: str, shown: Mapping[str, Sequence[Docume
     words = " ".join(row.quotation.split())[:MAX_QUOTATION_CHARS].strip('"“” ')
     if not (words and row.entity.strip() and row.attribute.strip() and row.value.strip()):
         return None
-    id = row.document.strip().partition(":")[0]
+    named = _ID.search(row.document)
+    id = named[0] if named else ""
     places = [lines[0] for part in shown.get(id, ()) if (lines := part.find(words, row.line))]
     if not places:
         return None
     line = min(places, key=lambda place: (abs(place - row.line), place))
     if line != row.line and len(words.split()) < MIN_FREE_WORDS:
         return None
-    fields = (" ".join(text.split()) for text in (row.entity, row.attribute, row.value))
+    fields = (" ".join(text.split())[:MAX_FIELD_CHARS] for text in (row.entity, row.attribute, row.value))
     return StatedRow(reader, id, line, words, *fields)
 
 
@@ -241,7 +266,8 @@ async def _judge(
         if isinstance(reply, Reply):
             labels = {f"P{n + 1}": n for n, _ in asked[reply.agent]}
             for judgement in reply.value.pairs:
-                if (n := labels.get(judgement.pair.strip(" []").upper())) is not None:
+                named = _PAIR.search(judgement.pair.upper())
+                if named and (n := labels.get(named[0])) is not None:
                     judgements.setdefault(n, judgement)
     return judgements
 
@@ -255,7 +281,7 @@ def _pair(pair: RowPair, judgement: PairJudgement | None, judge: str) -> Documen
             words=row.words,
             value=row.value,
             reader=row.reader,
-            worth=words.strip(),
+            worth=words.strip()[:MAX_FIELD_CHARS],
         )
         for row, words in zip((pair.first, pair.second), worth, strict=True)
     )
@@ -267,7 +293,7 @@ def _pair(pair: RowPair, judgement: PairJudgement | None, judge: str) -> Documen
         second=second,
         verdict=verdict,
         judge=judge if judgement else "",
-        why=judgement.why.strip() if judgement else "",
+        why=judgement.why.strip()[:MAX_FIELD_CHARS] if judgement else "",
     )
 
 

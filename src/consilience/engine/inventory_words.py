@@ -112,10 +112,9 @@ def findings_note(pairs: Sequence[DocumentPair], readers: Mapping[str, int]) -> 
     for pair in pairs:
         whole = _finding_line(pair, readers)
         line = whole if estimate_tokens(whole) <= room - SHORT_FINDINGS_TOKENS else _short_line(pair)
-        room -= estimate_tokens(line)
-        if room < 0:
-            break
-        lines.append(line)
+        if (size := estimate_tokens(line)) <= room:
+            room -= size
+            lines.append(line)
     left_out = [f"({len(pairs) - len(lines):,} further ones left out)"] if len(lines) < len(pairs) else []
     listed = fence_quote("\n".join((*lines, *left_out)), "the inventories")
     return (

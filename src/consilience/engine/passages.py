@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -19,6 +20,7 @@ MAX_REQUESTS = 4
 """Requests of one reader."""
 MAX_WHY_CHARS = 300
 
+_ID = re.compile(r"S\d{1,6}")
 _LINES = re.compile(r"(\d{1,9})(?:\s*[-–]\s*(\d{1,9}))?")
 
 
@@ -39,18 +41,20 @@ def answer_requests(
     agent: str, requests: Iterable[PassageRequest], documents: Sequence[Document], shown: Sequence[Document]
 ) -> Iterator[AskedPassage]:
     """Yield the requests of an agent with the lines that it is shown from now on: of documents open to it, without those that it is
-    `shown` already, in at most `PASSAGE_TOKENS` together. A passage that has no room is cut."""
-    room = PASSAGE_TOKENS
-    for n, request in enumerate(requests):
-        id = request.document.strip().partition(":")[0]
+    `shown` already, in at most `PASSAGE_TOKENS` together. A passage that has no room is cut. Of requests beyond `MAX_REQUESTS` the
+    first is refused, and the others are ignored."""
+    room, seen = PASSAGE_TOKENS, list(shown)
+    for n, request in enumerate(itertools.islice(requests, MAX_REQUESTS + 1)):
+        named = _ID.search(request.document)
+        id = named[0] if named else "?"
         match = _LINES.fullmatch(request.lines.strip().rpartition(":")[2])
         lines = (int(match[1]), int(match[2] or match[1])) if match else None
         asked = AskedPassage(
-            agent=agent, document=id[:40], lines=lines, why=" ".join(request.why.split())[:MAX_WHY_CHARS], shown=None
+            agent=agent, document=id, lines=lines, why=" ".join(request.why.split())[:MAX_WHY_CHARS], shown=None
         )
         document = next((document for document in documents if document.id == id), None)
         if (
-            refusal := _refusal(agent, document, lines, shown)
+            refusal := _refusal(agent, document, lines, seen)
             if n < MAX_REQUESTS
             else f"more than {MAX_REQUESTS} requests"
         ):
@@ -66,6 +70,7 @@ def answer_requests(
             yield asked.model_copy(update={"refusal": "no room"})
             continue
         room -= text.tokens(first, last)
+        seen.append(replace(document, lines=(first, last), is_related=True))
         yield asked.model_copy(update={"shown": (first, last)})
 
 
