@@ -238,7 +238,15 @@ def test_five_follow_ups_are_five_calls_and_read_the_answer(there: Provider, ser
 def test_what_would_overturn_the_answer_stands_below_it_and_is_read_by_a_follow_up(
     there: Provider, server: Chat
 ) -> None:
-    there.answer = typed
+    def overturned(body: dict[str, Any], headers: dict[str, str]) -> tuple[int, object]:
+        status, answer = typed(body, headers)
+        message = answer["choices"][0]["message"]  # type: ignore[index]
+        value = json.loads(message["content"])
+        if "would_change" in value:
+            message["content"] = json.dumps(value | {"would_change": ["If it rains, no."]})
+        return status, answer
+
+    there.answer = overturned
     settings = {"consilience": {"settings": {"children": 2, "max_rounds": 1}}}
     answer = complete(server, model="consilience/emergence", extra_body=settings)
     assert "**What would overturn it:**" in answer

@@ -207,6 +207,34 @@ async def test_the_same_call_joins_the_session_of_the_first_and_is_paid_once(mod
     assert len(model.asked) == 2 * 3
 
 
+async def test_a_call_whose_session_failed_begins_another(model: Provider, home: Path) -> None:
+    model.answer = lambda body, headers: (400, {"error": {"message": "no such model", "code": "model_not_found"}})
+    async with client(model) as agent:
+        failed = await agent.call_tool("deliberate", VOTE)
+        model.answer = prose
+        result = await agent.call_tool("deliberate", VOTE)
+    assert "the answer is yes" not in text_of(failed)
+    assert "the answer is yes" in text_of(result)
+    assert len(sessions_of()) == 2
+
+
+async def test_a_call_on_other_models_joins_nothing(model: Provider, home: Path) -> None:
+    other = MODEL.rpartition(":")[0] + ":other"
+    async with client(model) as agent:
+        await agent.call_tool("deliberate", VOTE)
+    async with client(model, "--model", other) as agent:
+        await agent.call_tool("deliberate", VOTE)
+    assert len(sessions_of()) == 2
+
+
+async def test_an_invalid_argument_is_named(model: Provider, home: Path) -> None:
+    async with client(model) as agent:
+        refused = await agent.call_tool("deliberate", {**VOTE, "task": ""}, raise_on_error=False)
+    assert refused.is_error
+    assert "task" in text_of(refused)
+    assert "Traceback" not in text_of(refused)
+
+
 async def test_a_cancelled_session_ends_with_a_report(model: Provider, home: Path) -> None:
     model.open.clear()
     async with client(model) as agent:

@@ -21,6 +21,7 @@ from consilience.domain.topology import complete
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.scripted import ScriptedModel
 from consilience.server import live_session
+from consilience.server.bodies import NewSession
 from consilience.server.callers import LOCAL
 from consilience.server.live_session import LiveSession
 from reporting.sessions import HOSTILE, saying
@@ -111,6 +112,21 @@ async def test_unknown_session_is_a_page_that_says_so(face: Face) -> None:
         assert "no such session" in answer.text
         assert_inert(answer.text)
     assert (await face.client.get("/sessions/none/fragments")).status_code == 404
+
+
+async def test_page_of_a_removed_session_is_not_shown_for_the_next_one_of_its_id(
+    face: Face, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_session, "MIN_SECONDS", 0.0)
+    monkeypatch.setattr(live_session, "MAX_SHARE", 1_000.0)  # so that no page is shown as it was a moment ago
+    caller, page = face.caller[0], ""
+    for task in ("Cats or dogs?", "Tea or coffee?"):
+        await face.sessions.begin(caller, NewSession(protocol="vote", task=task), session="r1234567")
+        await face.sessions.wait(caller, "r1234567")
+        page = (await face.client.get("/sessions/r1234567")).text
+        assert task in page
+        await face.sessions.remove(caller, "r1234567")
+    assert "Cats" not in page
 
 
 async def test_messages_come_once_and_in_order_as_fragments(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,6 +64,7 @@ def _mcp(
         checking = threading.Timer(CHECK_AFTER_SECONDS, opening.warn)
         checking.daemon = True
         checking.start()
+        stack.callback(checking.cancel)
         build_mcp(ToolFace(opening.sessions, lambda request: LOCAL, root, bound)).run("stdio")
 
 

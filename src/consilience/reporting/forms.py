@@ -16,6 +16,8 @@ ANSWER = "Your answer"
 ControlKind = Literal["choice", "number", "line", "lines", "items"]
 MAX_ROOM = 12
 """Max items of a list that has a place for each in a form; a longer list is written into one field."""
+MAX_PLACE_DIGITS = 4
+"""Digits of the number of such a place in the name of a field."""
 FEW_ITEMS = 3
 """Places of a list that are open in a form; the others are folded."""
 _MARK = re.compile(r"<!-- consilience form (\{.*?\}) -->")
@@ -124,7 +126,11 @@ def _at(given: Mapping[str, str], name: str) -> list[str]:
 
 def _entered(form: Form, name: str, node: SchemaNode, given: Mapping[str, str]) -> object:
     """Return the value that was written into a field, or into the places of a list, of which empty ones are left out."""
-    places = {int(n) for field in given if field.startswith(f"{name}.") and (n := field.split(".")[1]).isdecimal()}
+    places = {
+        int(n)
+        for field in given
+        if field.startswith(f"{name}.") and (n := field.split(".")[1]).isdecimal() and len(n) <= MAX_PLACE_DIGITS
+    }
     if node.get("type") != "array" or not places:
         return _value(form, node, given.get(name, "").strip())
     inner = form.items(node)

@@ -69,7 +69,7 @@ class Joins:
 
     async def joined(self, caller: Caller, digest: str, begin: Begin) -> Joined:
         """Return the session of a digest that runs or ended at most `JOIN_SECONDS` ago, else one that `begin` records under the id
-        that it is given. One that was cancelled is not joined."""
+        that it is given. One that failed or was cancelled is not joined."""
         async with self._locks.setdefault(digest, asyncio.Lock()):
             session, exists = await self._latest(caller, digest, _is_over)
             if (joined := self._beginning.get(session)) is None:
@@ -86,7 +86,7 @@ class Joins:
 
     async def reading(self, caller: Caller, session: str) -> tuple[str, bool]:
         """Return the id of the session in which the task of a session is read, and whether it is there."""
-        return await self._latest(caller, session, _was_cancelled)
+        return await self._latest(caller, session, _gave_nothing)
 
     def _entered(self, joined: Joined, beginning: Task[None]) -> None:
         del self._beginning[joined.session]
@@ -137,9 +137,9 @@ def ended_at(end: SessionFinished) -> float:
     return float(end.volatile.get("ended_at") or 0)
 
 
-def _was_cancelled(end: SessionFinished) -> bool:
-    return end.stop_reason == "cancelled"
+def _gave_nothing(end: SessionFinished) -> bool:
+    return end.stop_reason in ("cancelled", "failed")
 
 
 def _is_over(end: SessionFinished) -> bool:
-    return _was_cancelled(end) or time.time() - ended_at(end) > JOIN_SECONDS
+    return _gave_nothing(end) or time.time() - ended_at(end) > JOIN_SECONDS

@@ -78,6 +78,8 @@ class Stamp:
     """The seats that its reader holds."""
     given: tuple[tuple[str, tuple[SessionLink, ...]], ...] = ()
     """The seats that were given away, each with the links into it."""
+    created: float = 0.0
+    """When the session began, in seconds since the epoch: a removed one leaves its id to the next of the same request."""
 
 
 class SessionLog:
@@ -196,6 +198,11 @@ class LiveSession:
             self._running, self._coming = self._coming, None
         stamp = await self._sessions.read(self._caller, self._stamp)
         before, now = self._shown, time.monotonic()
+        if before is not None and before.stamp.created != stamp.created:
+            before, self._entries = None, {}
+            self._texts.clear()
+            self._prompts.clear()
+            self._family_due = 0.0
         is_same = not self._note_flights(stamp.flying, now)
         if before is not None and before.stamp == stamp and now < self._family_due and is_same:
             return before
@@ -211,7 +218,8 @@ class LiveSession:
         last = records.last(session)
         flying = frozenset(flight.key for flight in records.flights(session))
         given = tuple(sorted(seat_links(records, session).items()))
-        return Stamp(last, flying, records.holder(session), seats_of_owner(records, session), given)
+        held = seats_of_owner(records, session)
+        return Stamp(last, flying, records.holder(session), held, given, records.created(session))
 
     def _note_flights(self, flying: Iterable[str], now: float) -> bool:
         """Note when calls in flight began; return whether more is known than before."""

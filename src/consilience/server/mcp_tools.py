@@ -18,9 +18,10 @@ from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ResourceNotFoundError
 from mcp_types import CallToolResult, TextContent, ToolAnnotations
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, ValidationError
 
 from consilience.domain.errors import ConsilienceError, SourceError
+from consilience.domain.validation import describe_invalid
 from consilience.server.mcp_face import SESSION_META, WAIT_SECONDS, WAITS, ToolFace, session_text, standing, whole_text
 from consilience.server.mcp_prompts import add_prompts
 from consilience.server.mcp_tasks import SessionTasks
@@ -353,6 +354,7 @@ class _Tools:
         derived: Mapping[str, Any] | None = None,
     ) -> _Asked:
         from consilience.server.bodies import NewSession
+        from consilience.server.checks import allowed_models
 
         caller, limits = self._caller(ctx), self._limits(max_cost)
         body = NewSession(task=task, protocol=protocol, sources=tuple(sources), limits=limits, **fields)
@@ -360,7 +362,8 @@ class _Tools:
         async def begin(session: str, noted: asyncio.Event) -> None:
             await sessions.begin(caller, body, session=session, derived=derived or {})
 
-        return _Asked([body.model_dump(mode="json"), repr(derived)], begin)
+        models = list(allowed_models(caller, sessions.settings))
+        return _Asked([body.model_dump(mode="json"), models, repr(derived)], begin)
 
     def _limits(self, max_cost: float | None) -> Any:
         from consilience.domain.outcome import Limits
@@ -392,6 +395,10 @@ class _Tools:
             return CallToolResult(content=[TextContent(text=await act(await self._face.sessions()))])
         except ConsilienceError as error:
             return CallToolResult(content=[TextContent(text=str(error))], is_error=True)
+        except ValidationError as error:
+            return CallToolResult(
+                content=[TextContent(text=f"invalid argument: {describe_invalid(error)}")], is_error=True
+            )
 
     async def _followed(
         self, ctx: Context[Any, Any], wait_s: float, prepare: Callable[[Sessions], Awaitable[_Asked]]

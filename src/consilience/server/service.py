@@ -191,6 +191,7 @@ class Sessions:
         """Hand the session to the executor that `prepare` records, on a thread. Raises `Overloaded`, `StoreUnusable` before."""
         await asyncio.to_thread(self.check_room)
         prepared = await asyncio.to_thread(prepare)
+        self.failures.pop(prepared.session, None)  # of a removed one with this id
         self._executor.submit(prepared.session)
         return prepared
 
@@ -413,6 +414,7 @@ class Sessions:
     async def remove(self, caller: Caller, session: str) -> None:
         """Remove a session with its texts. Raises `UnknownName`, `SessionBusy`."""
         await asyncio.to_thread(lambda: self._store.of(*caller.owners).admin.remove([session]))
+        self.failures.pop(session, None)
         self.audit.note(caller.owner, "deleted", session)
 
     async def decline(self, caller: Caller, session: str, key: str) -> str:

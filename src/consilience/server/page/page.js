@@ -1,5 +1,4 @@
-// What is live on the page of a session. Without it every page works, and shows how things stood when it was loaded.
-"use strict";
+"use strict";  // What is live on the page of a session. Without it every page shows how things stood when it was loaded.
 const MAX_LOGGED = 400, byId = id => document.getElementById(id);
 let live = byId("live");
 const fieldsOf = part => [...part.querySelectorAll("input:not([type=hidden], [type=range]), textarea, select")];
@@ -69,18 +68,19 @@ function take(news) {
   byId("log").insertAdjacentHTML("beforeend", news.log.join(""));
   while (byId("log").children.length > MAX_LOGGED) byId("log").firstElementChild.remove();
   Object.assign(state, { version: news.version, after: news.after, actions: news.actions });
-  if (news.more) soon(0);
-  else if (news.layout !== live.dataset.layout) { end(); showReport(); }
+  if (news.more) soon(0); else if (news.layout !== live.dataset.layout) { end(); showReport(); }
 }
 
 // Puts the page of the finished session in the place of this one, when nothing here is typed or pressed.
-async function showReport() {
-  const isBusy = () => isHeld(live) || fieldsOf(live).some(isChanged);
-  const html = isBusy() ? "" : await fetch(live.dataset.path, { redirect: "error" }).then(answer => answer.text()).catch(() => "");
+async function showReport(wait = 1000) {
+  const isBusy = () => document.hidden || isHeld(live) || fieldsOf(live).some(isChanged);
+  const answer = isBusy() ? null : await fetch(live.dataset.path, { redirect: "error" }).catch(() => null);
+  if (REFUSALS[answer?.status]) return say(REFUSALS[answer.status]);
+  const html = await answer?.text().catch(() => "") ?? "";
   const next = new DOMParser().parseFromString(html, "text/html").getElementById("live");
   if (next?.dataset.layout === "finished" && !isBusy()) return replace(live, () => { live.replaceWith(next); return live = next; });
   say("The session has ended. Load the page to see its report.");
-  setTimeout(showReport, 1000);
+  setTimeout(showReport, wait, Math.min(2 * wait, 8000));
 }
 
 function open() {
@@ -112,7 +112,7 @@ setInterval(() => {
 // A link to a message that is on this page does not leave it.
 document.addEventListener("click", event => {
   const link = event.target.closest("a"), isOther = event.ctrlKey || event.metaKey || event.shiftKey;
-  if (isOther || !link || link.pathname !== live?.dataset.path || !/^#(call|message)-\d+$/.test(link.hash)) return;
+  if (isOther || link?.pathname !== live?.dataset.path || !/^#(call|message)-\d+$/.test(link?.hash)) return;
   if (!byId(link.hash.slice(1))) return;
   event.preventDefault();
   location.hash = link.hash;
@@ -123,19 +123,20 @@ const slider = byId("slider"), play = byId("play");
 let shown = slider?.value, showing = false, playing = 0;
 
 async function show(n) {
-  byId("event").value = slider.value = n;
+  [slider.value, byId("event").value] = [n, Math.min(n, slider.max)];
   if (slider.value === slider.max) stop();
   if (showing) return;
+  showing = true;
   try {
-    showing = true;
     while (shown !== slider.value) {
-      const answer = await fetch(`${live.dataset.path}/fragments?at=${shown = slider.value}`);
+      const asked = slider.value, answer = await fetch(`${live.dataset.path}/fragments?at=${asked}`);
       const { parts, log: messages } = await answer.json();
+      shown = asked;
       for (const [name, html] of Object.entries(parts)) replacePart(name, html);
       byId("log").innerHTML = messages.join("");
       history.replaceState(null, "", `${live.dataset.path}/at/${shown}`);
     }
-  } catch { stop(); } finally { showing = false; }
+  } catch { stop(); say("This moment could not be loaded."); } finally { showing = false; }
 }
 
 const stop = () => { playing = clearInterval(playing); play.textContent = "Play"; };
@@ -144,7 +145,6 @@ if (slider && live.dataset.layout === "replay") {
   play.hidden = matchMedia("(prefers-reduced-motion: reduce)").matches;
   play.addEventListener("click", () => {
     if (playing) return stop();
-    playing = setInterval(() => show(Number(slider.value) + 1), 700);
-    play.textContent = "Pause";
+    [playing, play.textContent] = [setInterval(() => show(Number(slider.value) + 1), 700), "Pause"];
   });
 }
