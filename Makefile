@@ -83,7 +83,7 @@ study-review: $(READY)
 	$(BIN)/python benchmarks/study_review.py $(STUDY_OPTIONS)
 
 pictures: $(READY)
-	$(BIN)/python benchmarks/pictures.py
+	PYTHONPATH=benchmarks $(BIN)/python docs/pictures/take.py
 
 docs: $(DOCS_READY)
 	$(BIN)/zensical build --strict --clean

@@ -17,9 +17,11 @@ from pydantic import BaseModel, BeforeValidator, Field
 
 from consilience.documents.joining import RowPair, StatedRow, join_rows
 from consilience.domain.across import AcrossDocuments, DocumentPair, NotedPassage, PairVerdict
+from consilience.domain.agents import Agent
 from consilience.domain.tokens import estimate_tokens
 from consilience.engine.document_index import reader_numbers
 from consilience.engine.inventory_words import (
+    PRIVATE_NOTE,
     compare_words,
     describe_pair,
     duty_of,
@@ -119,21 +121,13 @@ async def take_inventories(session: Session, state: State) -> None:
         return
     state.told |= {f"{INVENTORY}/{reader.id}": "" for reader in readers}
     duties = {reader.id: duty_of(reader, n) for n, reader in enumerate(readers)}
-    async with session.phase(INVENTORY, 1):
-        replies = await session.gather(
-            [
-                session.ask(
-                    reader.id,
-                    Prompt(inventory_words(reader, duties[reader.id], tokens), asks_for_quotations=False),
-                    key=f"{INVENTORY}/{reader.id}",
-                    returns=Inventory,
-                    kind=INVENTORY,
-                    max_tokens=tokens,
-                )
-                for reader in readers
-            ]
-        )
-    inventories = [reply for reply in replies if isinstance(reply, Reply)]
+    closed = [document for document in opening.documents if document.agents is not None]
+    private = {
+        reader.id: PRIVATE_NOTE if any(reader.id in (document.agents or ()) for document in closed) else ""
+        for reader in readers
+    }
+    notes = {reader.id: (duties[reader.id], private[reader.id]) for reader in readers}
+    inventories = await _inventories(session, readers, notes, tokens)
     rows, dropped = _checked_rows(inventories, opening)
     asked = tuple(
         passage
@@ -147,17 +141,38 @@ async def take_inventories(session: Session, state: State) -> None:
         state.documents[f"{INVENTORY}/{reader.id}"] = opening.documents_for(reader.id)
     dealt = _Pairs(join_rows(rows), opening.documents, [reader.id for reader in readers], tokens)
     fates = {reader.id: requests_note(passage for passage in asked if passage.agent == reader.id) for reader in readers}
-    judgements = await _judge(session, state, dealt, granted, fates, tokens)
+    told = {reader.id: "\n\n".join(filter(None, (private[reader.id], fates[reader.id]))) for reader in readers}
+    judgements = await _judge(session, state, dealt, granted, told, tokens)
     pairs = [_pair(pair, judgements.get(n), dealt.judges.get(n, "")) for n, pair in dealt.reported()]
     state.across = AcrossDocuments(
         rows=len(rows), rows_dropped=dropped, pairs=tuple(pairs), left_out=dealt.left_out, requests=asked
     )
     for warning in _warnings(state.across):
         session.warn(warning)
-    notes = {agent.id: _findings_for(agent.id, state.across, opening) for agent in session.agents}
+    shown = {agent.id: _findings_for(agent.id, state.across, opening) for agent in session.agents}
     for reader in readers:
-        notes[reader.id] = "\n\n".join(filter(None, (duties[reader.id], fates[reader.id], notes[reader.id])))
-    state.opening = replace(opening, notes=notes, granted=granted)
+        shown[reader.id] = "\n\n".join(filter(None, (duties[reader.id], fates[reader.id], shown[reader.id])))
+    state.opening = replace(opening, notes=shown, granted=granted)
+
+
+async def _inventories(
+    session: Session, readers: Sequence[Agent], notes: Mapping[str, Sequence[str]], tokens: int
+) -> list[Reply[Inventory]]:
+    async with session.phase(INVENTORY, 1):
+        replies = await session.gather(
+            [
+                session.ask(
+                    reader.id,
+                    Prompt(inventory_words(reader, notes[reader.id], tokens), asks_for_quotations=False),
+                    key=f"{INVENTORY}/{reader.id}",
+                    returns=Inventory,
+                    kind=INVENTORY,
+                    max_tokens=tokens,
+                )
+                for reader in readers
+            ]
+        )
+    return [reply for reply in replies if isinstance(reply, Reply)]
 
 
 def _checked_rows(replies: Sequence[Reply[Inventory]], opening: Opening) -> tuple[list[StatedRow], int]:
@@ -240,12 +255,12 @@ async def _judge(
     state: State,
     dealt: _Pairs,
     granted: Mapping[str, Sequence[Document]],
-    fates: Mapping[str, str],
+    told: Mapping[str, str],
     tokens: int,
 ) -> dict[int, PairJudgement]:
     """Ask each reader about the pairs that it is shown, beside the passages that it asked for; return the judgements by pair."""
     asked = {reader: pairs for reader in dealt.readers if (pairs := dealt.shown_to(reader))}
-    words = {reader: compare_words(pairs, fates[reader]) for reader, pairs in asked.items()}
+    words = {reader: compare_words(pairs, told[reader]) for reader, pairs in asked.items()}
     state.told |= {f"{MATCHING}/{reader}": text for reader, text in words.items()}
     async with session.phase(MATCHING, 1):
         replies = await session.gather(

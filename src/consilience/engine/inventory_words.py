@@ -33,9 +33,16 @@ def duty_of(reader: Agent, n: int) -> str:
     return f"Your duty among the readers of the documents: look most closely at {DUTIES[n % len(DUTIES)]}."
 
 
-def inventory_words(reader: Agent, duty: str, tokens: int) -> str:
-    """Return the request for an inventory."""
-    seat = "\n".join(filter(None, (reader.introduction(perspective=""), duty)))
+PRIVATE_NOTE = (
+    "Not everybody may read all that you are shown. Rows of a document that others may not read are shown to none of them; your "
+    "other rows, and what you say of pairs, may be. Keep what stands in such a document out of those."
+)
+"""What a reader is told who holds a document that is not open to all."""
+
+
+def inventory_words(reader: Agent, notes: Iterable[str], tokens: int) -> str:
+    """Return the request for an inventory, below an introduction and notes."""
+    seat = "\n".join(filter(None, (reader.introduction(perspective=""), *notes)))
     return f"""{seat}
 
 Before the work on the task begins, take an inventory of what you are shown of the documents. Other readers do the same with the

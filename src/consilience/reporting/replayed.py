@@ -22,7 +22,8 @@ def record_at(record: SessionRecord, n: int) -> tuple[SessionRecord, Mapping[str
     began = _beginnings(record)
     flights, seconds = dict[str, str](), dict[str, float]()
     for event in after:
-        if isinstance(event, Ended | CallLost) and event.key not in flights:
+        inherited = isinstance(event, Ended) and event.inherited  # never in flight in this session
+        if isinstance(event, Ended | CallLost) and not inherited and event.key not in flights:
             start = began.get((event.key, event.attempt if isinstance(event, Ended) else 0))
             if event is after[0] or (start is not None and start < then):
                 flights[event.key] = event.agent

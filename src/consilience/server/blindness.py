@@ -13,9 +13,9 @@ text of another seat. At the end of the session, or once its owner has lifted it
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from typing import Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from consilience.domain.errors import UnknownName
 from consilience.domain.events import (
@@ -36,6 +36,9 @@ from consilience.domain.events import (
     StepCompleted,
 )
 from consilience.journal.store import Arrival, InFlightCall, Letter, Opinion, Reader, Records, SessionEntry, SessionLink
+
+if TYPE_CHECKING:
+    from consilience.reporting.questions import Question
 
 T = TypeVar("T")
 _OF_ALL = (CancelRequested, CommentPosted, BlindnessLifted, SessionParked, SessionResumed, SessionFinished)
@@ -64,6 +67,11 @@ def seat_links(records: Records, session: str) -> dict[str, tuple[SessionLink, .
         if link.kind == "seat":
             links[link.agent] = (*links.get(link.agent, ()), link)
     return links
+
+
+def asked_of_owner(questions: Iterable[Question], given: Container[str]) -> list[Question]:
+    """Return of the questions of a session those that its owner may answer: open ones of people in seats that were not `given`."""
+    return [asked for asked in questions if not (asked.answered or asked.ticket or asked.agent in given)]
 
 
 def valid_links(links: Mapping[str, Sequence[SessionLink]], now: float) -> dict[str, tuple[SessionLink, ...]]:

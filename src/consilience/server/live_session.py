@@ -38,7 +38,7 @@ from consilience.reporting.seats import (
 )
 from consilience.reporting.transcript import PagePlace, log_entry, logged, places_of
 from consilience.reporting.views import tree
-from consilience.server.blindness import seat_links, seats_of_owner
+from consilience.server.blindness import asked_of_owner, seat_links, seats_of_owner
 from consilience.server.callers import Caller
 from consilience.server.pages import templates
 from consilience.server.service import Sessions
@@ -261,7 +261,7 @@ class LiveSession:
         log = SessionLog(record, places, self._entries)
         questions = pending_questions(record.events, record.text, lambda id: tuple(record.prompt(id)))
         given = dict(stamp.given)
-        asks = any(not (asked.answered or asked.ticket or asked.agent in given) for asked in questions)
+        asks = bool(asked_of_owner(questions, given))
         since = {key: Since(moment=_iso(began)) for key, began in self._since.items() if began is not None}
         parts = session_parts(record, places, since=since, asks=asks)
         self._number += 1

@@ -92,6 +92,7 @@ async def session_text(sessions: Sessions, face: ToolFace, request: Any, session
     def text(records: Any) -> str:
         from consilience.reporting.questions import pending_questions
         from consilience.reporting.record import read_record
+        from consilience.server.blindness import asked_of_owner, given_seats
         from consilience.server.heads import progress_line, report_head
 
         record = read_record(records, now.place)
@@ -106,7 +107,8 @@ async def session_text(sessions: Sessions, face: ToolFace, request: Any, session
             again = "To go on: the same call again; no finished call is paid twice."
             return f"Interrupted: session {session}, {reading}{progress_line(record)}. {reason}{page}\n\n{again}"
         lines = [f"Running: session {session}, {reading}{progress_line(record)}.{page}"]
-        questions = [q for q in pending_questions(record.events, record.text, records.prompt) if not q.answered]
+        pending = pending_questions(record.events, record.text, records.prompt)
+        questions = asked_of_owner(pending, given_seats(records, now.place))
         for question in questions:
             lines.append(f"{question.addressee} is asked `{question.key}`:\n\n{question.text}")
         if questions:

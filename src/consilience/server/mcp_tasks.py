@@ -16,6 +16,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS, CallToolRequestParams, CallToolResult, RequestParams, TextContent
 
 from consilience.domain.errors import ConsilienceError, SettingsError
+from consilience.server.callers import Forbidden
 from consilience.server.mcp_face import BEGINNING, SESSION_META, WAITS, Standing, ToolFace, session_text, standing
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class SessionTasks(Extension):
             if response.get("action") == "accept" and isinstance(content, Mapping):
                 try:
                     await sessions.answer(caller, place, key, str(content.get("answer", "")))
-                except SettingsError as error:
+                except (SettingsError, Forbidden) as error:
                     raise MCPError(INVALID_PARAMS, str(error)) from error
                 except ConsilienceError:  # answered before, or never asked
                     continue
@@ -114,6 +115,7 @@ def _state(records: Records, session: str, now: Standing) -> dict[str, Any]:
     from consilience.domain.outcome import StopReason
     from consilience.reporting.questions import pending_questions
     from consilience.reporting.record import read_record
+    from consilience.server.blindness import asked_of_owner, given_seats
     from consilience.server.heads import progress_line
 
     record = read_record(records, now.place)
@@ -134,8 +136,8 @@ def _state(records: Records, session: str, now: Standing) -> dict[str, Any]:
     if record.report is not None and now.place == session:
         return {**task, "status": "cancelled" if cancelled and record.report.answer is None else "completed"}
     task["statusMessage"] = progress_line(record)
-    open_questions = [q for q in pending_questions(record.events, record.text, records.prompt) if not q.answered]
-    if open_questions:
+    pending = pending_questions(record.events, record.text, records.prompt)
+    if open_questions := asked_of_owner(pending, given_seats(records, now.place)):
         task["status"] = "input_required"
         task["inputRequests"] = {q.key: _elicitation(f"{q.addressee} is asked:\n\n{q.text}") for q in open_questions}
     return task

@@ -15,9 +15,9 @@ from playwright.sync_api import Browser
 
 from study_page import chromium, serving
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 RUNS = ROOT / "tests" / "fixtures" / "runs"
-OUT = ROOT / "docs" / "pictures"
+OUT = Path(__file__).parent
 WIDE, PHONE = (1280, 800), (390, 844)
 
 
@@ -54,7 +54,6 @@ def take(browser: Browser, address: str, picture: Picture) -> None:
 
 
 def main() -> None:
-    OUT.mkdir(exist_ok=True)
     with chromium() as browser:
         for session in dict.fromkeys(picture.session for picture in PICTURES):
             with tempfile.TemporaryDirectory() as home:
