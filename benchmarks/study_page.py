@@ -60,7 +60,7 @@ def serving(home: Path, latency: float = 0.0) -> Iterator[ServerUnderStudy]:
     with process("provide", str(latency)) as (_, model):
         variables = {
             "CONSILIENCE_HOME": str(home),
-            "OPENAI_BASE_URL": f"{model}/v1",
+            "VLLM_BASE_URL": f"{model}/v1",
             "CONSILIENCE_FREE_ENDPOINTS": f"{model}/v1",
             "OPENAI_API_KEY": "none-needed",
         }

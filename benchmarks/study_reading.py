@@ -26,7 +26,7 @@ class SingleReading(Review):
     async def run(self, session: Session) -> ReviewReport:
         run = ReviewRun(session, self)
         await run.review(1, run.assignments)
-        await run.judge()
+        run.vet()
         stop = StopReason.SETTLED if run.replies else session.limit_hit or StopReason.FAILED
         return await conclude(run, stop)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
 
@@ -19,6 +19,7 @@ from consilience.domain.messages import Source
 from consilience.domain.outcome import DEFAULT_THINKING, Estimate, Limits, ThinkingLevel, thinking_tokens
 from consilience.domain.sections import Block, Bullets, Item, Paragraph, Table
 from consilience.engine.dealing import DealRow, deal_rows
+from consilience.engine.drafts import Drafts
 from consilience.engine.fork import Fork
 from consilience.engine.prompt import Opening
 from consilience.engine.protocol import Protocol
@@ -32,7 +33,7 @@ from consilience.models.connections import Connections
 from consilience.models.endpoints import Endpoints
 from consilience.models.facts import ModelFacts
 from consilience.models.registry import Choice, PersonName, ProgramName, WorkspaceName, paid, parse
-from consilience.prices import max_cost_of, token_prices
+from consilience.prices import ExpectedUse, expected_range, largest_use, token_prices
 from consilience.reporting.formatting import (
     count,
     describe_agent,
@@ -64,6 +65,8 @@ class Plan:
     """If every prompt has its max length."""
     max_cost: float | None
     """US dollars; 0 if nothing is paid for, None if a price is unknown."""
+    expected: tuple[ExpectedUse, ExpectedUse] | None = None
+    """Of a run that ends as early as it may, and of one that takes its longer usual course; None if that is not known."""
     known: Endpoints
     """What is declared of endpoints, and which of them may have a key."""
     paid: tuple[str, ...] = ()
@@ -91,6 +94,7 @@ class Plan:
         return {
             "models": list(self.models),
             "estimate": self.estimate.model_dump(mode="json"),
+            "expected": [asdict(use) for use in self.expected] if self.expected else None,
             "max_tokens": self.max_tokens,
             "max_cost": None if self.programs else self.max_cost,
             "paid": list(self.paid),
@@ -174,7 +178,7 @@ class RunPlan(Plan):
                 f"Prompts: {self.detail}{self._replaced}",
                 _sentence(self.replies),
                 f"Calls estimated: {format_range(self.estimate.min, self.estimate.max)}{self._calls_note}{limited}",
-                f"Tokens: at most {self.max_tokens:,}, if every prompt has its max length, without retries",
+                f"Tokens: {self._expected_tokens}at most {self.max_tokens:,}, if every prompt has its max length, without retries",
                 f"Cost: {cost_words(self, headed=True)}",
                 _sentence(self.outlook),
                 *(f"Key set, not used: {name}, for --model {allows}" for name, allows in self.unspent_keys.items()),
@@ -244,6 +248,14 @@ class RunPlan(Plan):
         return f"{self.calls_note}{'' if self.usual_calls is None else f', usually about {self.usual_calls:,}'}"
 
     @property
+    def _expected_tokens(self) -> str:
+        """Return `about 12,000 to 25,000 with the prompts counted and replies of usual length; `, or nothing."""
+        if self.expected is None:
+            return ""
+        least, usual = (round(use.tokens, -2) for use in self.expected)
+        return f"about {least:,} to {usual:,}, with the prompts counted and replies of usual length; "
+
+    @property
     def models_by_agent(self) -> dict[str, str]:
         return {agent.id: agent.model for agent in self.agents}
 
@@ -284,7 +296,7 @@ def check_models(
     names: Iterable[str], known: Endpoints, *, keys: bool, origin: str = "", connections: Connections | None = None
 ) -> None:
     """Raise `UserError` for an invalid model name, with `keys` for a model without its key, and with `connections`, which keep what
-    is opened for it, for a model without its client library. Does not use the network.
+    is opened for it, for a model without its client library or weights. Does not use the network.
 
     `origin` is where the name was found, if not on the command line.
     """
@@ -300,7 +312,7 @@ def check_models(
                 else:
                     name.check(keys=keys)
                     if connections is not None:
-                        name.check_library(connections)
+                        name.check_installed(connections)
         except UserError as error:
             if error.place() or not origin:
                 raise
@@ -342,16 +354,13 @@ def make_plan(
     inventory = inventory_size(opening.documents, inventory_tokens)
     sizes = CallSizes(opening, protocol, agents, prices, thinking_by_agent, inventory_tokens=inventory)
     calls = max(min(n for n in (sizes.estimate.max, limits.calls) if n is not None) - calls_made, 0)
-    largest_calls = sizes.largest_calls(calls)
-    max_tokens = sum(n * (read + written + max(thinking_of.values())) for n, read, written in largest_calls)
-    if limits.tokens is not None:
-        max_tokens = min(max_tokens, limits.tokens)
-    max_cost = max_cost_of(largest_calls, {name: thinking_of[name] for name in paid_models}, known)
-    if limits.cost is not None and max_cost is not None:
-        max_cost = min(max_cost, limits.cost)
+    bound = largest_use(sizes, calls, limits, thinking_of, paid_models, known)
+    max_cost = bound.cost
     if paid_encoder is not None:
         max_cost = _with_encoder(max_cost, ModelFacts(paid_encoder, known), calls * protocol.max_reply_tokens)
     windows = window_words(sizes, protocol, models, known)
+    drafts = Drafts(opening, {agent.id: agent for agent in agents}, templates, detail)
+    planned = None if calls_made else protocol.planned_calls(drafts)
     return RunPlan(
         protocol=protocol,
         agents=tuple(agent.model_copy(update={"model": models[agent.id]}) for agent in agents),
@@ -361,8 +370,9 @@ def make_plan(
         known=known,
         limits=limits,
         templates=templates,
-        max_tokens=max_tokens,
+        max_tokens=bound.tokens,
         max_cost=max_cost,
+        expected=expected_range(planned, bound, chains, thinking_of, known) if planned else None,
         paid=paid_models if paid_encoder is None else (*paid_models, paid_encoder),
         encoder=paid_encoder,
         unspent_keys=choice.unspent_keys,
@@ -457,8 +467,10 @@ def amount_words(plan: Plan) -> str:
     if plan.max_cost is None:
         return f"the price of {', '.join(unpriced(plan))} is not known"
     limit = plan.limits.cost
+    costs = [use.cost for use in plan.expected or () if use.cost is not None]
+    about = f"about {money(costs[0])} to {money(costs[1])}, " if len(costs) == 2 else ""
     retries = "" if limit is not None and plan.max_cost >= limit else " without retries"
-    return f"at most {money(plan.max_cost)}{retries}"
+    return f"{about}at most {money(plan.max_cost)}{retries}"
 
 
 def unbounded_words(plan: Plan) -> str:

@@ -69,7 +69,7 @@ def leads_nowhere(planned: Fork, records: Records) -> bool:
 def plan_of_fork(planned: Fork, choice: Choice, *, known: Endpoints, thinking: ThinkingLevel | None = None) -> RunPlan:
     """Return the plan of a fork. Its calls are those that it makes itself or, where that is not known, all."""
     models = {id: str(model) for id, model in planned.models.items()}
-    sources = [Source(d.text, d.name, d.agents, d.remarks, d.shares) for d in planned.documents]
+    sources = [Source(d.text, d.name, d.agents, d.remarks, d.shares, d.purpose) for d in planned.documents]
     protocol = with_documents(planned.protocol, sources, models.values(), known)
     inventory = planned.started.inventory_tokens
     max_calls = with_inventories(protocol.estimate(), planned.documents, planned.agents, inventory).max
@@ -90,5 +90,5 @@ def plan_of_fork(planned: Fork, choice: Choice, *, known: Endpoints, thinking: T
         calls_made=0 if planned.calls is None else max(max_calls - planned.calls, 0),
     )
     if planned.calls is not None:
-        return replace(plan, estimate=Estimate(min=planned.calls, max=planned.calls))
-    return replace(plan, calls_note=" in all, inherited ones included") if planned.replies else plan
+        return replace(plan, expected=None, estimate=Estimate(min=planned.calls, max=planned.calls))
+    return replace(plan, expected=None, calls_note=" in all, inherited ones included") if planned.replies else plan

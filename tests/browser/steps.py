@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from browser.conftest import Reader
+from consilience import Debate, deliberate
+from consilience.journal.sqlite import SqliteStore
+from consilience.testing import ScriptedModel
+from kit.debating import Debaters, related_cruxes
 from server.served import Served, typed
 
 MAX_TABS = 400
@@ -94,6 +100,22 @@ def finished(served: Served, **body: object) -> str:
     session = served.begin(**body)
     served.wait(session)
     return session
+
+
+def debate_of_two_cruxes(home: Path) -> str:
+    """Record a debate whose first crux entails its second, in the journal of a server; return the session."""
+
+    def record() -> str:
+        store = SqliteStore(home / "journal.db")
+        try:
+            protocol = Debate(debaters=4, option=("queues", "streams"), test_cruxes=0)
+            model = ScriptedModel(Debaters(related_cruxes("ENTAILS", hold=[1])))
+            return asyncio.run(deliberate("Queues or streams?", protocol, model=model, store=store)).session
+        finally:
+            store.close()
+
+    with ThreadPoolExecutor(1) as executor:  # Playwright's loop runs in this thread
+        return executor.submit(record).result()
 
 
 def make_link(reader: Reader) -> str:

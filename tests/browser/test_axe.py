@@ -11,9 +11,12 @@ from typing import Any
 import pytest
 
 from browser.conftest import Gate, Reader
-from browser.steps import LINES, button, finished, submit, write
+from browser.steps import LINES, button, debate_of_two_cruxes, finished, submit, write
 from browser.test_hostile_texts import CASES
 from cli.loopback import Provider
+from consilience.journal.sqlite import SqliteStore
+from consilience.reporting.record import read_record
+from consilience.reporting.summary import summary_page
 from server.served import Served, environment_of, serving
 
 pytestmark = pytest.mark.processes
@@ -70,6 +73,18 @@ def test_axe_finds_nothing_on_the_pages_of_a_session(
     look(axe, reader)
 
 
+def test_axe_finds_nothing_on_a_map_of_cruxes(reader: Reader, served: Served, tmp_path: Path, axe: Any) -> None:
+    session = debate_of_two_cruxes(tmp_path)
+    reader.open(served, session)
+    assert reader.page.locator("#crux-map svg a").count() == 2
+    look(axe, reader)
+    file = tmp_path / "report.html"
+    file.write_text(served.request("GET", f"/api/sessions/{session}/export?format=html")[1])
+    reader.go(file.as_uri())
+    assert reader.page.locator("#crux-map svg a").count() == 2
+    look(axe, reader)
+
+
 def test_axe_finds_nothing_on_the_pages_around_sessions(
     browser: Any, reader: Reader, served: Served, gate: Gate, axe: Any
 ) -> None:
@@ -110,6 +125,26 @@ def test_axe_finds_nothing_on_the_pages_around_sessions(
         "/seat/none",
     ):
         reader.go(served.url + address)
+        look(axe, reader)
+
+
+def test_axe_finds_nothing_on_the_files_of_those_who_were_not_there(
+    reader: Reader, served: Served, gate: Gate, tmp_path: Path, axe: Any
+) -> None:
+    gate.let(10_000)
+    session = finished(served, protocol="vote", settings={"votes": 2})
+    shared = served.post(f"/api/sessions/{session}/share", {"days": 1}, 201)["url"]
+    status, report = served.request("GET", f"{shared.removeprefix(served.url)}/report")
+    assert status == 200
+    store = SqliteStore(tmp_path / "journal.db")
+    record = read_record(store, session)
+    assert record.report is not None
+    summary = summary_page(record.report, record)
+    store.close()
+    for name, page in (("report", report), ("summary", summary)):
+        file = tmp_path / f"{name}.html"  # where scripts may run, which the page behind the link forbids
+        file.write_text(page)
+        reader.go(file.as_uri())
         look(axe, reader)
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from browser.conftest import Gate, Reader
+from browser.steps import debate_of_two_cruxes, press
 from browser.test_session_page import DEBATE, EMERGENCE, check
 from server.served import Served, typed
 
@@ -99,7 +101,7 @@ def test_review_that_runs_shows_findings_by_file_with_votes_and_gates(
     reader.open(served, session)
     reader.has(".column .composing", "is composing")
     reader.has(".column .badge", "0 of 2 reviews")
-    gate.let(1)
+    gate.let(2)  # whichever of the two is first
     reader.has("#report h3, #report h4", "first.py")
     reader.has("#report pre", "return values[1]")
     reader.has("#report", "not judged")
@@ -142,6 +144,21 @@ def test_refinement_that_runs_shows_its_parts_its_passes_and_their_differences(
     reader.has("#report", "What the passes changed")
     assert reader.page.locator("#report pre ins, #report pre").first.inner_text()
     assert above(reader, "#passes", "#messages")
+    check(reader)
+
+
+def test_crux_on_the_map_leads_to_its_message_on_the_same_page(reader: Reader, served: Served, tmp_path: Path) -> None:
+    session = debate_of_two_cruxes(tmp_path)
+    nodes = reader.page.locator("#crux-map svg a")
+    for n in range(2):
+        reader.open(served, session)
+        assert nodes.count() == 2
+        assert str(nodes.nth(n).get_attribute("aria-label")).startswith(f"{n + 1}. Would ")
+        press(reader, nodes.nth(n))
+        anchor = nodes.nth(n).get_attribute("href").rpartition("#")[2]
+        assert reader.page.evaluate("location.hash") == f"#{anchor}"
+        assert reader.page.locator(f"#log #{anchor}").evaluate("e => e.matches(':target')")
+    assert reader.page.url.startswith(f"{served.url}/sessions/{session}#"), "the page was not left"
     check(reader)
 
 

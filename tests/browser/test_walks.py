@@ -24,7 +24,7 @@ SEATED = {
     "models": {"L2N1": "human"},
     "task": "Is it so, yes or no?",
 }
-HOUSE_WORDS = ("dcg", "sealed", "placebo", "steelman")
+HOUSE_WORDS = ("dcg", "sealed", "placebo", "steelm", "crux lock")
 
 
 def check(*readers: Reader) -> None:
@@ -123,11 +123,12 @@ def test_colleague_answers_by_link_in_fields_that_are_checked_and_then_passes(
     submit(colleague, button(colleague, "Answer"))
     assert page.url == address, "the seat's own page, with its next question or without one"
 
+    loaded = page.evaluate("performance.timeOrigin")
+    colleague.has(".task", "Yes, since spring.")  # the next question, which the page finds by itself
+    colleague.has("#connection", "There is a new question to you.")
+    assert page.evaluate("performance.timeOrigin") == loaded
     reader.open(served, session)
     reader.has("#live-seats", "2 replies")
-    reader.has("#live-state", "Waiting")
-    colleague.go(address)
-    assert "Yes, since spring." in page.locator(".task").inner_text()
     submit(colleague, button(colleague, "Pass"))  # on the ballot
     colleague.has(".task", "A on k: text")  # what the other said
     while served.get(f"/api/sessions/{session}")["state"] != "finished":
@@ -145,6 +146,27 @@ def test_colleague_answers_by_link_in_fields_that_are_checked_and_then_passes(
     reader.has("#log", "Yes, since spring.")
     colleague.problems = [words for words in colleague.problems if "404" not in words]
     check(reader, colleague)
+    context.close()
+
+
+def test_half_typed_reply_of_a_colleague_stays_when_its_question_is_passed_elsewhere(
+    browser: Any, reader: Reader, served: Served, gate: Gate
+) -> None:
+    gate.let(10_000)
+    session = served.begin(**SEATED)
+    reader.open(served, session)
+    reader.has("#live-state", "Waiting")
+    seat = served.post(f"/api/sessions/{session}/seats/L2N1/link", {"days": 1}, 201)["url"]
+    reader.go(seat)
+    write(reader, reader.page.locator("[id='field:text']"), "Half of")
+    context = browser.new_context()
+    other = new_reader(context)
+    other.go(seat)
+    submit(other, button(other, "Pass"))
+    reader.has("#connection", "This is not asked any more.")
+    assert reader.page.locator("[id='field:text']").input_value() == "Half of"
+    assert reader.page.evaluate("document.activeElement.id") == "field:text"
+    check(reader, other)
     context.close()
 
 

@@ -18,6 +18,7 @@ NAMES: dict[str, list[str] | list[float]] = {
     "--agents": ["red", "blue", "lead"],
     "--critical-flags": ["goal_mismatch", "needs_reframing", "resource_request"],
     "--key-to": ["http://127.0.0.1:1/v1", "https://a.example/v1", "https://b.example/v1"],
+    "--duties": ["contracts", "security", "tests"],
     "--gates": ["specific_examples", "own:gate", "balance"],
     "--models": ["local", "openai:a", "openai:b|local"],
     "--only": ["quick", "split", "task-1"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -66,7 +67,9 @@ def test_dry_run_shows_documents_parts_calls_and_what_is_left_out(cli: Cli, town
     assert plan["target"] == {
         "title": "the changes main..HEAD",
         "documents": [{"name": "diff main..HEAD", "lines": 8}, {"name": "a.py", "lines": 2}],
+        "beside": [{"name": "commit messages", "lines": 1, "purpose": "intent"}],
         "left_out": ["lock file: uv.lock"],
+        "not_searched": [],
     }
     assert plan["settings"]["parts"]
     assert town.requests == []
@@ -340,3 +343,78 @@ def test_reviewers_reply_one_after_the_other_under_a_limit_that_holds_one_of_ful
     report = json.loads(done.stdout)
     assert [part["readers"] for part in report["parts"]] == [["red", "blue"]]
     assert not any("of their size" in warning for warning in report["warnings"])
+
+
+def test_second_review_reads_what_is_new_and_keeps_what_stands(cli: Cli, town: Town, repository: Repository) -> None:
+    """`--since SESSION`: no finding comes twice, changed lines are gone, a standing one fails the build."""
+    reviewing(town, DEFECT)
+    first = json.loads(cli("review", *RUN, "--json").stdout)
+    again = cli("review", *RUN, "--since", first["session"], "--fail-on", "major", "--json")
+    assert again.exit_code == 6
+    assert "1 of earlier reviews that still stand" in again.stderr
+    assert [entry["status"] for entry in json.loads(again.stdout)["known_findings"]] == ["stands"]
+    town.requests.clear()
+    moved = f"import os\n\n\n{CHANGED}\n\ndef first(items):\n    return items[1]\n"
+    repository.commit({"a.py": moved})
+    reviewing(town, finding("items[len(items)]", 5, "S2", claim="Other words."), finding("return items[1]", 9, "S2"))
+    second = json.loads(cli("review", *RUN, "--since", first["session"], "--json").stdout)
+    assert [found["quotation"] for found in second["findings"]] == ["return items[1]"]
+    assert [found["reason"] for found in second["dropped"]] == ["known", "known"]
+    assert town.requests
+    repository.commit({"a.py": moved.replace("items[len(items)]", "items[-1]")})
+    reviewing(town)
+    third = json.loads(cli("review", *RUN, "--since", second["session"], "--json").stdout)
+    states = {entry["quotation"]: entry["status"] for entry in third["known_findings"]}
+    assert states == {"return items[len(items)]": "gone", "return items[1]": "stands"}
+
+
+@pytest.mark.parametrize(
+    ("since", "words"), [("nosuch", "neither a session nor a commit"), ("x.json", "cannot be read")]
+)
+def test_since_that_names_nothing_is_refused(
+    cli: Cli, town: Town, repository: Repository, since: str, words: str
+) -> None:
+    Path("x.json").write_text("{}x")
+    result = cli("review", *RUN, "--since", since)
+    assert result.exit_code == 2
+    assert words in result.stderr
+    assert town.requests == []
+
+
+@pytest.mark.usefixtures("long_file")
+@pytest.mark.parametrize("effort", ["quick", "normal", "thorough"])
+@pytest.mark.parametrize("found", [0, 1])
+def test_one_line_in_a_large_file_uses_about_what_the_plan_says(cli: Cli, town: Town, effort: str, found: int) -> None:
+    options = ("review", "--model", MODEL, "--effort", effort, "--thinking", "off")
+    expected = json.loads(cli(*options, "--dry-run", "--json").stdout)["expected"][found]
+    duties = {
+        "contracts": "interface",
+        "data": "data",
+        "concurrency": "resources",
+        "security": "security",
+        "tests": "tests",
+    }
+    categories = {"red": "bounds", "blue": "design", **duties}
+    wrong = {
+        agent: finding("value_3000 = 3001", 3_001, "S2", category=name, claim=f"Its {name} is wrong.")
+        for agent, name in categories.items()
+    }
+    town.reply = script({agent: review([defect][:found]) for agent, defect in wrong.items()})
+    actual = json.loads(cli(*options, "--json").stdout)["ledger"]["actual"]
+    assert (
+        actual["calls"] == expected["calls"] == {"quick": (1, 2), "normal": (2, 5), "thorough": (5, 11)}[effort][found]
+    )
+    assert expected["tokens"] / 2 <= actual["tokens_in"] + actual["tokens_out"] <= expected["tokens"] * 2
+
+
+def test_plan_of_a_limited_run_expects_no_more_than_the_limits(cli: Cli, long_file: None) -> None:
+    least, usual = json.loads(cli(*PRICED, "--max-calls", "1", "--max-cost", "0.001", "--json").stdout)["expected"]
+    assert least["calls"] == usual["calls"] == 1
+    assert least["cost"] == usual["cost"] == 0.001
+    assert "about $0.0010 to $0.0010" not in cli(*PRICED, "--max-cost", "0.001").stdout
+
+
+def test_dry_run_says_what_is_expected_and_the_bound(cli: Cli, long_file: None) -> None:
+    text = cli(*PRICED).stdout
+    assert re.search(r"- Tokens: about [\d,]+ to [\d,]+, with the prompts counted .*; at most [\d,]+", text)
+    assert re.search(r"- Cost: about \$0\.\d+ to \$0\.\d+, at most \$0\.\d+ without retries", text)

@@ -10,7 +10,10 @@ import pytest
 
 import consilience
 from consilience import Debate, DebateReport, Limits
+from consilience.domain.events import MessagePublished, Noted, SessionStarted
+from consilience.domain.report import UnfinishedSession
 from consilience.domain.sections import Graph, Table
+from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.protocols.debate.crux_map import crux_map
 from consilience.protocols.debate.moves import CruxKind, DependencyKind, Side
@@ -22,9 +25,10 @@ from consilience.protocols.debate.scoring import (
     roots_of,
     validation_failures,
 )
+from consilience.reporting.terminal import view_text
 from consilience.reporting.views.charts import draw
 from consilience.testing import ScriptedModel
-from kit.debating import Debaters, moves_of, number_of
+from kit.debating import SKETCH, Debaters, moves_of, related_cruxes
 
 Answer = dict[str, object]
 Changes = dict[str, Callable[[ModelRequest], Answer]]
@@ -300,30 +304,10 @@ def test_falsifier_with_a_vague_threshold_fails_validation() -> None:
 # levels 2 and 3
 
 
-def two_threads() -> Changes:
-    """Four agents whom two options divide differently: two threads with a question each."""
-
-    def opening(request: ModelRequest) -> Answer:
-        return {"p2": "YES" if number_of(request.agent) < 3 else "NO"}
-
-    def turn(request: ModelRequest) -> Answer:
-        about = "streams" if "thread on: Is this the best of the options: streams" in request.text else "queues"
-        return {"question": f"Would {about} lose orders?"} if "PROPOSE_CRUX" in moves_of(request) else {}
-
-    return {"opening": opening, "turn": turn}
-
-
-SKETCH = "Queues are streams with one reader, so what loses orders in one loses them in the other."
-
-
 def related(
     kind: str, *, hold: list[int], sketch: str = SKETCH, confidence: str = "certain", **settings: object
 ) -> tuple[DebateReport, ScriptedModel]:
-    relation = {"source": 1, "target": 2, "kind": kind, "sketch": sketch, "confidence": confidence}
-    changes = two_threads() | {
-        "relate": lambda request: {"relations": [relation]},
-        "confirm": lambda request: {"hold": hold},
-    }
+    changes = related_cruxes(kind, hold=hold, sketch=sketch, confidence=confidence)
     report, model = debate(changes, **{"debaters": 4, "as_is": False, "option": ("queues", "streams"), **settings})
     assert [thread.status for thread in report.threads] == ["CONVERGED", "CONVERGED"]
     return report, model
@@ -354,7 +338,7 @@ def test_crux_map_draws_relations_and_the_coalition_that_says_yes(kind: Dependen
             ("bold", members[2:], {"thread-1": "NO", "thread-2": "YES"}),
         )
     ]
-    view = crux_map(report.model_copy(update={"coalitions": tuple(camps)}))
+    view = crux_map(report, camps)
     assert isinstance(view.picture, Graph)
     (panel,) = view.picture.panels
     assert [(node.group, node.note, node.level) for node in panel.nodes] == [
@@ -365,16 +349,48 @@ def test_crux_map_draws_relations_and_the_coalition_that_says_yes(kind: Dependen
     table = next(block for block in view.blocks if isinstance(block, Table))
     assert [row[1:] for row in table.rows] == [("yes", "no"), ("no", "yes")]
     assert all(table.refs), "a crux leads to its messages"
+    assert [node.refs for node in panel.nodes] == list(table.refs)
     svg = draw(view).svg()
+    assert 'role="img"' in svg
+    linked = draw(view, lambda refs: f"#{refs[0]}" if refs == panel.nodes[1].refs else "").svg()
+    assert re.findall(r'<a href="([^"]+)" aria-label="2\. [^"]+: A no, B yes">', linked) == [
+        f"#{panel.nodes[1].refs[0]}"
+    ]
+    assert 'role="img"' not in linked, "nobody can follow a link within an image"
     assert "cv-group-0" in svg
     assert "cv-group-1" in svg
     assert f">{mark}<" in svg
 
 
+async def test_crux_map_is_drawn_while_the_debate_runs() -> None:
+    store = SqliteStore(":memory:")
+    changes = related_cruxes("ENTAILS", hold=[1])
+    protocol = Debate(debaters=4, option=("queues", "streams"), test_cruxes=0)
+    report = await consilience.deliberate(TASK, protocol, model=ScriptedModel(Debaters(changes)), store=store)
+    events = store.read(report.session)
+    related = next(
+        n for n, event in enumerate(events, 1) if isinstance(event, Noted) and event.name == "cruxes_related"
+    )
+    started = next(event for event in events if isinstance(event, SessionStarted))
+    shown = DebateReport.progress(UnfinishedSession(started, events[:related], store.text))
+    store.close()
+    (running,) = (view for view in shown.views if view.name == "crux-map")
+    (finished,) = (view for view in report.presentation().views if view.name == "crux-map")
+    assert isinstance(running.picture, Graph)
+    assert isinstance(finished.picture, Graph)
+    assert running.picture.panels[0].edges == finished.picture.panels[0].edges
+    assert {node.label for node in running.picture.panels[0].nodes} == {
+        node.label for node in finished.picture.panels[0].nodes
+    }
+    assert SKETCH in view_text(running, 400)
+    published = {event.id for event in events if isinstance(event, MessagePublished)}
+    assert all(published.intersection(node.refs) for node in running.picture.panels[0].nodes)
+
+
 def test_crux_map_with_a_circle_marks_each_edge_at_its_source() -> None:
     report, _ = related("SUPPORTS", hold=[1])
     back = report.dependencies[0].model_copy(update={"source": "thread-2", "target": "thread-1", "kind": "CONTRADICTS"})
-    picture = crux_map(report.model_copy(update={"dependencies": (*report.dependencies, back)})).picture
+    picture = crux_map(report.model_copy(update={"dependencies": (*report.dependencies, back)}), ()).picture
     assert isinstance(picture, Graph)
     marks = {(edge.source, edge.near_source, edge.near_target) for edge in picture.panels[0].edges}
     assert {near_source or near_target for _, near_source, near_target in marks} == {"+", "✕"}

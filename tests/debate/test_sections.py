@@ -348,7 +348,7 @@ async def test_report_without_position_changes_states_it(golden: Golden) -> None
 async def test_failed_lock_is_reported_with_the_missing_criterion(golden: Golden) -> None:
     text = (await debate({"commit": everybody("YES")})).markdown()
     golden(section(text, "Unresolved threads"))
-    golden(lines_with("Crux locks:|Lock 1 of", text), "how far to trust it")
+    golden(lines_with("Agreement on a question:|Lock 1 of", text), "how far to trust it")
 
 
 async def test_stale_thread_is_listed_with_its_reason() -> None:
@@ -381,7 +381,7 @@ async def test_trust_section_names_steelmen_attention_and_evidence(golden: Golde
 async def test_views_and_transcript_name_messages_by_label() -> None:
     report = await debate()
     views = {view.name: view_text(view, 100) for view in report.presentation().views}
-    assert list(views) == ["cruxes", "threads"], "of one thread, a timeline would show nothing more"
+    assert list(views) == ["cruxes", "stance", "threads"], "of one thread, a timeline would show nothing more"
     for message in report.messages:
         assert f"{message.label} " in views["threads"]
         assert message.text in unescape(report.html())
@@ -395,7 +395,7 @@ async def test_timeline_is_a_view_of_several_threads() -> None:
     report = await debate({"opening": opening, "framing": lambda request: framing}, as_is=False)
     assert len(report.threads) > 1
     views = {view.name: view_text(view, 100) for view in report.presentation().views}
-    assert list(views) == ["cruxes", "threads", "timeline", "crux-map"]
+    assert list(views) == ["cruxes", "stance", "threads", "timeline", "crux-map"]
     assert "crux lock" in views["timeline"]
 
 

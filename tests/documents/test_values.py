@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from consilience.documents.values import ValueRelation, compare_values
 
 EQUAL = [
+    ("EUR 1,200¹", "EUR 1,200"),
     ("4 March 2027", "2027-03-04"),
     ("March 4, 2027", "the 4th of March 2027"),
     ("March 2027", "4 March 2027"),

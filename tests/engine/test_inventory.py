@@ -204,8 +204,8 @@ async def test_join_that_floods_is_bounded_and_says_what_it_left_out() -> None:
     )
     last = model.requests[-1].text
     assert "further ones left out" in last, "findings in prompts are bounded, too"
-    named = re.findall(r"^\* item\d+, end: \[S1:\d+\] against \[S2:\d+\]$", last, re.MULTILINE)
-    assert named, "those whose passages have no room are named with their places"
+    named = re.findall(r"^\* item\d+, end: [^\[\"]+ \[S1:\d+\] against [^\[\"]+ \[S2:\d+\]$", last, re.MULTILINE)
+    assert named, "those whose passages have no room are named with values and places"
 
 
 async def test_agreeing_and_dismissed_pairs_are_no_findings() -> None:

@@ -249,6 +249,12 @@ CASES = [
         reviewing,
         CHANGED,
     ),
+    Case(
+        "review-quick",
+        Review(effort="quick", part_tokens=150).with_documents(number_documents(CHANGED), None),
+        reviewing,
+        CHANGED,
+    ),
     Case("solo", Solo(structured=True), weighing),
     Case("vote", Vote(votes=4, answer_pattern="yes|no"), voting),
     Case("emergence-ballots", Emergence(children=3, max_rounds=3, answer_pattern="yes|no", fallback="vote"), emergent),

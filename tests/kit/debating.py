@@ -191,3 +191,32 @@ class Debaters:
         if move == "UPDATE_POSITION":
             body["new_side"] = "UNCERTAIN"
         return {**body, "text": text}
+
+
+# --- two cruxes
+
+SKETCH = "Queues are streams with one reader, so what loses orders in one loses them in the other."
+
+
+def two_threads() -> dict[str, Callable[[ModelRequest], Answer]]:
+    """Four agents whom two options, queues and streams, divide differently: two threads with a question each."""
+
+    def opening(request: ModelRequest) -> Answer:
+        return {"p2": "YES" if number_of(request.agent) < 3 else "NO"}
+
+    def turn(request: ModelRequest) -> Answer:
+        about = "streams" if "thread on: Is this the best of the options: streams" in request.text else "queues"
+        return {"question": f"Would {about} lose orders?"} if "PROPOSE_CRUX" in moves_of(request) else {}
+
+    return {"opening": opening, "turn": turn}
+
+
+def related_cruxes(
+    kind: str, *, hold: list[int], sketch: str = SKETCH, confidence: str = "certain"
+) -> dict[str, Callable[[ModelRequest], Answer]]:
+    """The same with a relation from the first crux to the second; the second opinion confirms it where it may `hold`."""
+    relation = {"source": 1, "target": 2, "kind": kind, "sketch": sketch, "confidence": confidence}
+    return two_threads() | {
+        "relate": lambda request: {"relations": [relation]},
+        "confirm": lambda request: {"hold": hold},
+    }

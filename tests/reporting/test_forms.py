@@ -15,8 +15,10 @@ from consilience.domain.messages import FreeText
 from consilience.engine.prompt import schema_for
 from consilience.models.parsing import prose_field
 from consilience.reporting.forms import (
+    CHECKED_LATER,
     FilledForm,
     answer_from,
+    controls,
     file_name,
     html_form,
     markdown_form,
@@ -261,6 +263,13 @@ def test_list_of_few_items_has_a_place_for_each_and_no_other() -> None:
     assert names == ["viewport", *points, *steps, "text"]
     assert page.index("Room for 3 more") > page.index("points.3")
     assert 'min="1" max="30"' in page, "bounds within an item are checked while typing"
+
+
+def test_list_without_places_explains_when_it_is_checked() -> None:
+    (_, _, _, _, steps, tags, text) = controls(question(Plan))
+    assert steps.explanation.endswith(CHECKED_LATER)
+    assert tags.explanation.endswith(CHECKED_LATER)
+    assert CHECKED_LATER not in text.explanation
 
 
 def test_items_in_their_places_are_read_as_a_list_without_the_empty_ones() -> None:

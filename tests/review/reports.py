@@ -5,7 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from consilience.domain.agents import Agent
-from consilience.domain.findings import BallotCast, DiffHunk, DroppedFinding, Finding, JudgedBy, PartRead, Verification
+from consilience.domain.findings import (
+    BallotCast,
+    DiffHunk,
+    DroppedFinding,
+    Finding,
+    Identity,
+    JudgedBy,
+    PartRead,
+    Verification,
+)
 from consilience.domain.outcome import Estimate, StopReason
 from consilience.domain.report import MissingAgent
 from consilience.domain.topology import Topology
@@ -60,6 +69,7 @@ def dropped(**fields: Any) -> DroppedFinding:
         "claim": "An import is unused.",
         "category": "unused import",
         "fingerprint": "77aa",
+        "identities": (Identity(file="src/pager.py", category="unused import", line=3, lines=1, digest="77aa"),),
     }
     return DroppedFinding(**{**common, **fields})
 

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-ROOT = Path(__file__).parents[2]
-ACTION: dict[str, Any] = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
-STEPS: dict[str, dict[str, Any]] = {step["name"]: step for step in ACTION["runs"]["steps"]}
-SECONDS = 120
+from review.actions import ROOT, STEPS, Job, new_job, write_program
+from review.reports import finding, review
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    return new_job(tmp_path)
 
 
 def test_action_yml_matches_the_schema_of_github() -> None:
@@ -31,96 +31,15 @@ def test_action_scripts_contain_no_expressions(name: str) -> None:
     assert "${{" not in STEPS[name]["run"]
 
 
-def test_token_is_given_only_to_the_step_that_posts() -> None:
+def test_token_is_given_only_to_steps_that_call_no_model() -> None:
     holders = [name for name, step in STEPS.items() if "token" in json.dumps(step.get("env", {})).lower()]
-    assert holders == ["Post the review"]
+    assert holders == ["Read the threads", "Post the review", "Resolve threads"]
+    assert not [name for name in holders if "MODEL" in STEPS[name]["env"]]
 
 
 def test_action_steps_use_no_other_action() -> None:
     assert not [name for name, step in STEPS.items() if "uses" in step]
 
-
-@dataclass
-class Job:
-    """A workflow's job with a checkout whose last commit adds a line."""
-
-    temp: Path
-    checkout: Path
-    inputs: dict[str, str]
-    outputs: dict[str, str] = field(default_factory=dict)
-    number: str = "7"
-
-    @property
-    def base(self) -> str:
-        return self.git("rev-parse", "HEAD~1")
-
-    @property
-    def head(self) -> str:
-        return self.git("rev-parse", "HEAD")
-
-    @property
-    def home(self) -> Path:
-        return self.temp / "consilience"
-
-    def git(self, *arguments: str) -> str:
-        who = ("-c", "user.name=a", "-c", "user.email=a@example.com")
-        done = subprocess.run(("git", *who, *arguments), cwd=self.checkout, capture_output=True, text=True, check=True)
-        return done.stdout.strip()
-
-    def commit(self, **files: str) -> None:
-        for name, text in files.items():
-            (self.checkout / name.replace("__", ".")).write_text(text)
-        self.git("add", "--all")
-        self.git("commit", "--quiet", "--message", "change")
-
-    def value(self, expression: str) -> str:
-        """An expression of `action.yml` as GitHub would replace it."""
-        known = {
-            "github.event.pull_request.base.sha": self.base,
-            "github.event.pull_request.head.sha": self.head,
-            "github.event.pull_request.number": self.number,
-            "github.token": "secret-token",
-            **{f"steps.review.outputs.{name}": value for name, value in self.outputs.items()},
-        }
-        for name, case in ACTION["inputs"].items():
-            known[f"inputs.{name}"] = self.inputs.get(name, self._default(case.get("default", ""), known))
-        return re.sub(r"\$\{\{ ([\w.-]+) \}\}", lambda match: known[match[1]], expression)
-
-    @staticmethod
-    def _default(text: str, known: dict[str, str]) -> str:
-        return re.sub(r"\$\{\{ ([\w.-]+) \}\}", lambda match: known[match[1]], text)
-
-    def run(self, name: str) -> subprocess.CompletedProcess[str]:
-        """Run a step as a runner does."""
-        step = STEPS[name]
-        script, output, summary = (self.temp / file for file in ("step.sh", "output", "summary.md"))
-        script.write_text(step["run"])
-        output.write_text("")
-        env = {
-            "PATH": f"{self.temp / 'bin'}{os.pathsep}{os.environ['PATH']}",
-            "HOME": str(self.temp),
-            "RUNNER_TEMP": str(self.temp),
-            "GITHUB_WORKSPACE": str(self.checkout),
-            "GITHUB_ACTION_PATH": str(ROOT),
-            "GITHUB_REPOSITORY": "owner/name",
-            "GITHUB_OUTPUT": str(output),
-            "GITHUB_STEP_SUMMARY": str(summary),
-            **{key: value for key, value in os.environ.items() if key.startswith("PIP_")},
-            **{key: self.value(text) for key, text in step.get("env", {}).items()},
-        }
-        command = ("bash", "--noprofile", "--norc", "-eo", "pipefail", script)
-        done = subprocess.run(
-            command, cwd=self.checkout, env=env, capture_output=True, text=True, timeout=SECONDS, check=False
-        )
-        self.outputs |= dict(line.split("=", 1) for line in output.read_text().splitlines())
-        return done
-
-
-GH = """#!{python}
-import json, os, pathlib, sys
-body = json.loads(pathlib.Path(sys.argv[sys.argv.index("--input") + 1]).read_text())
-pathlib.Path({record!r}).write_text(json.dumps([sys.argv[1:], os.environ["GH_TOKEN"], body]))
-"""
 
 RECORDING_CONSILIENCE = """#!{python}
 import json, os, pathlib, sys
@@ -132,36 +51,13 @@ sys.exit({code})
 """
 
 
-def write_program(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-    path.chmod(0o755)
-
-
-@pytest.fixture
-def job(tmp_path: Path) -> Job:
-    """With this environment's consilience in the place of the installed one."""
-    job = Job(tmp_path / "temp", tmp_path / "checkout", {"model": "exec:/bin/false"})
-    job.temp.mkdir()
-    job.checkout.mkdir()
-    job.git("init", "--quiet")
-    job.commit(pager__py="def page(items, n):\n    return items[n * 10 : n * 10 + 10]\n")
-    job.commit(pager__py="def page(items, n):\n    return items[n * 10 : n * 10 + 11]\n")
-    programs = job.home / "venv" / "bin"
-    programs.mkdir(parents=True)
-    (programs / "python").symlink_to(sys.executable)
-    (programs / "consilience").symlink_to(Path(sys.executable).parent / "consilience")
-    write_program(job.temp / "bin" / "gh", GH.format(python=sys.executable, record=str(job.temp / "gh.json")))
-    return job
-
-
 def replace_command(job: Job, *, code: int = 0, results: int = 1) -> None:
     """Put a program in the place of consilience that writes a report of so many results, and as many suppressed ones."""
     log = {"runs": [{"results": [{"ruleId": "a"}, {"ruleId": "a", "suppressions": [{}]}] * results}]}
     files = {
         "review.sarif": json.dumps(log),
         "comments.json": json.dumps({"event": "COMMENT", "body": "b", "comments": []}),
-        "report.json": json.dumps({"findings": [1] * results}),
+        "report.json": review(*[finding()] * results, reviewed_commit=job.head, hunks=()).model_dump_json(),
         "report.md": "# Report\n",
     }
     content = "\n".join(f"(out / {name!r}).write_text({text!r})" for name, text in files.items())
@@ -181,6 +77,7 @@ def test_hostile_inputs_are_passed_as_arguments_not_run_by_the_shell(job: Job, t
     replace_command(job)
     hostile = f"$(touch {tmp_path}/owned); `touch {tmp_path}/owned` \" ' && touch {tmp_path}/owned #"
     names = ("model", "type", "fail-on", "max-cost", "diff")
+    job.title = hostile
     job.inputs |= dict.fromkeys(names, hostile) | {"arguments": f"--max-findings=5\n\n--note={hostile}\n"}
     assert job.run("Review").returncode == 0
     arguments, directory, token = given_to(job, "consilience")
@@ -189,13 +86,16 @@ def test_hostile_inputs_are_passed_as_arguments_not_run_by_the_shell(job: Job, t
         f"--diff={hostile}",
         f"--type={hostile}",
         f"--model={hostile}",
+        "--inline=minor",
         f"--out={job.home}/report",
         "--yes",
         f"--fail-on={hostile}",
         f"--max-cost={hostile}",
+        f"--intent={job.home}/pull-request.md",
         "--max-findings=5",
         f"--note={hostile}",
     ]
+    assert (job.home / "pull-request.md").read_text() == f"{hostile}\n\n{hostile}\n"
     assert not (tmp_path / "owned").exists()
     assert os.listdir(directory) == []
     assert token is None
@@ -237,14 +137,18 @@ def test_uploaded_sarif_omits_suppressed_results(job: Job) -> None:
 
 def test_findings_above_the_threshold_fail_the_job_after_the_review_was_posted(job: Job) -> None:
     replace_command(job, code=6)
-    assert [job.run(name).returncode for name in ("Review", "Post the review", "Result")] == [0, 0, 6]
+    job.inputs["post-review"] = "true"
+    done = job.act()
+    assert [run.returncode for run in done.values()] == [0, 0, 0, 6]
     assert job.outputs["exit-code"] == "6"
+    assert len(job.pull["reviews"]) == 1
 
 
 def test_review_without_findings_is_not_posted(job: Job) -> None:
     replace_command(job, results=0)
-    assert [job.run(name).returncode for name in ("Review", "Post the review", "Result")] == [0, 0, 0]
-    assert not (job.temp / "gh.json").exists()
+    job.inputs["post-review"] = "true"
+    assert [run.returncode for run in job.act().values()] == [0, 0, 0, 0]
+    assert job.pull["log"] == []
 
 
 @pytest.mark.parametrize("number", ["", "7/../../x", "7;id"])
@@ -252,7 +156,8 @@ def test_invalid_pull_request_number_is_refused(job: Job, number: str) -> None:
     replace_command(job)
     job.run("Review")
     job.number = number
-    assert job.run("Post the review").returncode == 2
+    assert job.run("Post the review").returncode == 1
+    assert job.pull["log"] == []
 
 
 def test_command_that_fails_without_a_report_fails_the_step_with_its_code(job: Job) -> None:
@@ -268,7 +173,7 @@ MODEL = """
 import json, sys
 prompt = sys.stdin.read()
 quotation = "return items[n * 10 : n * 10 + 11]"
-finding = {"severity": "major", "category": "bounds", "document": "S2", "line": 2, "quotation": quotation,
+finding = {"severity": "major", "category": "bounds", "document": "pager.py", "line": 2, "quotation": quotation,
     "claim": "A page has 11 items, says @octocat.\\n::error::a line that looks like a command",
     "consequence": "An item is on two pages.", "check": {"kind": "run", "text": "pytest -k page"},
     "recommendation": "Use 10.", "replacement": "    return items[n * 10 : n * 10 + 10]"}
@@ -284,23 +189,27 @@ def test_real_command_reviews_a_pull_request_and_posts_the_review(job: Job) -> N
     """With the real command. What the pull request brings to the checkout has no part in it."""
     job.commit(consilience__toml='model = "exec:/bin/false"\n[review]\nmax_findings = "none"\n')
     (job.temp / "model.py").write_text(MODEL)
+    state = job.pull | {"head": job.head, "base": job.git("rev-parse", "HEAD~2")}
+    job.pull = state
     job.inputs |= {
         "model": f"exec:{sys.executable} {job.temp / 'model.py'}",
-        "diff": f"{job.git('rev-parse', 'HEAD~2')}...{job.git('rev-parse', 'HEAD~1')}",
+        "diff": f"{state['base']}...{job.head}",
         "fail-on": "major",
         "post-review": "true",
     }
-    done = job.run("Review")
-    assert done.returncode == 0, done.stdout + done.stderr
-    stopped, token = next((n, line) for n, line in enumerate(done.stdout.splitlines()) if "::stop-commands::" in line)
-    commands = [n for n, line in enumerate(done.stdout.splitlines()) if line.startswith("::error::")]
-    ended = done.stdout.splitlines().index(f"::{token.removeprefix('::stop-commands::')}::")
+    done = job.act()
+    text = done["Review"].stdout
+    assert done["Review"].returncode == 0, text + done["Review"].stderr
+    stopped, token = next((n, line) for n, line in enumerate(text.splitlines()) if "::stop-commands::" in line)
+    commands = [n for n, line in enumerate(text.splitlines()) if line.startswith("::error::")]
+    ended = text.splitlines().index(f"::{token.removeprefix('::stop-commands::')}::")
     assert all(stopped < n < ended for n in commands)
-    assert [job.run(name).returncode for name in ("Post the review", "Result")] == [0, 6]
-    arguments, token, review = given_to(job, "gh")
-    assert arguments[:4] == ["api", "--method", "POST", "repos/owner/name/pulls/7/reviews"]
-    assert (token, review["commit_id"], review["event"]) == ("secret-token", job.head, "COMMENT")
-    (comment,) = review["comments"]
+    assert [run.returncode for run in done.values()] == [0, 0, 0, 6]
+    (posted,) = job.pull["log"]
+    assert (posted["method"], posted["path"]) == ("POST", "repos/owner/name/pulls/7/reviews")
+    sent = posted["body"]
+    assert (posted["token"], sent["commit_id"], sent["event"]) == ("secret-token", job.head, "COMMENT")
+    (comment,) = sent["comments"]
     assert (comment["path"], comment["line"], comment["side"]) == ("pager.py", 2, "RIGHT")
     assert "```suggestion\n    return items[n * 10 : n * 10 + 10]\n```" in comment["body"]
     assert "@octocat" not in comment["body"]
@@ -311,8 +220,8 @@ def test_real_command_reviews_a_pull_request_and_posts_the_review(job: Job) -> N
 
 def test_range_without_changes_is_a_success_that_posts_nothing(job: Job) -> None:
     job.inputs |= {"diff": f"{job.head}..{job.head}", "fail-on": "minor", "post-review": "true"}
-    assert [job.run(name).returncode for name in ("Review", "Post the review", "Result")] == [0, 0, 0]
-    assert not (job.temp / "gh.json").exists()
+    assert [run.returncode for run in job.act().values()] == [0, 0, 0, 0]
+    assert job.pull["log"] == []
     (run,) = json.loads(Path(job.outputs["sarif"]).read_text())["runs"]
     assert run["results"] == []
 

@@ -340,7 +340,7 @@ def test_report_files_contain_sarif_comments_and_baseline() -> None:
     files = report_files(everything())
     assert {"review.sarif", "comments.json", "baseline.json"} <= files.keys()
     assert "over the limit" not in files["baseline.json"]
-    assert files["baseline.json"].count('"fingerprint"') == len(everything().findings) + 1
+    assert files["baseline.json"].count('"identities"') == len(everything().findings) + 1
 
 
 def test_views_of_a_review_without_gates_and_findings_are_drawn() -> None:

@@ -73,6 +73,11 @@ def test_rules_are_the_fixed_categories_in_every_log() -> None:
         assert rules[result["ruleIndex"]]["id"] == result["ruleId"]
 
 
+def test_every_rule_has_a_help_of_its_own() -> None:
+    helps = [rule["help"]["text"] for rule in run_of(review())["tool"]["driver"]["rules"]]
+    assert len(set(helps)) == len(CATEGORIES) + 1
+
+
 def test_cause_of_a_finding_is_a_related_location() -> None:
     cause = Cause(file="src/app.py", first_line=3, last_line=3, quotation="def page(items, n):")
     (result,) = run_of(review(finding(cause=cause)))["results"]

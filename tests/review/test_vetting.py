@@ -488,10 +488,19 @@ def test_fingerprint_holds_if_another_run_quotes_more_or_less_of_the_line() -> N
     assert only(vetted(handed_in(reply("size = 10", 2)))).fingerprint != runs[0].fingerprint
 
 
-def test_another_defect_in_the_line_of_a_known_one_is_not_known() -> None:
+def test_defect_of_another_category_in_the_line_of_a_known_one_is_not_known() -> None:
     known = parse_baseline(baseline_of(vetted(handed_in(reply("items[last", 4))).findings))
-    again = vetted(handed_in(reply("size:last]", 4)), baseline=known)
-    assert len(again.findings) == 1
+    again = vetted(handed_in(reply("items[last", 4, category="logic"), reply("size:last]", 4)), baseline=known)
+    assert [finding.category for finding in again.findings] == ["logic"]
+    assert [dropped.reason for dropped in again.dropped] == ["baseline"]
+
+
+def test_known_finding_on_removed_lines_is_known() -> None:
+    given = handed_in(reply("check(n)", 8), shown=CHANGED)
+    first = vetted(given, documents=CHANGED)
+    known = parse_baseline(baseline_of(first.findings))
+    again = vetted(given, documents=CHANGED, baseline=known)
+    assert ([f.side for f in first.findings], [d.reason for d in again.dropped]) == (["old"], ["baseline"])
 
 
 def test_baseline_drops_the_parts_of_merged_findings() -> None:

@@ -23,6 +23,8 @@ from consilience.reporting.record import read_record
 from consilience.reporting.views import views_of
 from consilience.server.blindness import SeatView, SeenReader
 from consilience.server.callers import LOCAL, Forbidden
+from consilience.server.mcp_face import ToolFace, session_text
+from consilience.server.service import Sessions
 from server.inprocess import Served, served
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -255,7 +257,9 @@ def test_seat_page_is_a_form_with_its_deadline_that_needs_its_own_token(server: 
     browser = server.client(Accept="text/html")
     page = browser.get(f"/seat/{token}")
     assert "Answer before 20" in page.text
-    assert "<script" not in page.text
+    assert re.findall("<script[^>]*>", page.text) == [f'<script src="/seat/{token}/page.js" defer>']
+    assert browser.get(f"/seat/{token}/page.js").headers["content-type"].startswith("text/javascript")
+    assert browser.get("/seat/guessed/page.js").status_code == 404
     assert page.headers["referrer-policy"] == "same-origin"
     assert f"secret-{OTHER}" not in page.text
     fields = dict(re.findall(r'<input type="hidden" name="([^"]+)" value="([^"]+)"', page.text))
@@ -293,6 +297,17 @@ def test_owner_does_not_answer_for_a_seat_that_was_given_away_and_sees_the_rest(
     assert refused.status_code == 403
     assert server.client().post(f"/api/sessions/{session}/pass", json={"key": PERSON}).status_code == 403
     assert f"secret-{OTHER}" in all_that_is_shown(server, session)  # they hold no seat any more
+
+
+def test_tools_do_not_ask_for_the_answer_of_a_seat_that_was_given_away(server: Served, session: str) -> None:
+    async def sessions() -> Sessions:
+        return server.sessions
+
+    face = ToolFace(sessions, lambda request: LOCAL)
+    asked = asyncio.run(session_text(server.sessions, face, None, session))
+    link(server, session)
+    assert f'answer(session="{session}"' in asked
+    assert "answer(" not in asyncio.run(session_text(server.sessions, face, None, session))
 
 
 def test_link_is_stored_as_a_digest_ends_is_withdrawn_and_survives_a_restart(

@@ -243,7 +243,15 @@ def test_tell_takes_a_fact_or_how_a_question_came_out(debated: tuple[Served, str
 def test_questions_of_a_session_are_answered_from_its_page(debated: tuple[Served, str]) -> None:
     server, session = debated
     ada = browser(server)
-    assert f"/sessions/{session}/outcomes" in ada.open(f"/sessions/{session}").links
+    shown = ada.open(f"/sessions/{session}")
+    assert f"/sessions/{session}/outcomes" in shown.links
+    stored = server.store.ending(session)
+    assert isinstance(stored, SessionFinished)
+    forecasts = json.loads(server.store.text(stored.forecasts))
+    findings = sum(len(forecast["falsifiers"]) for forecast in forecasts)
+    assert findings > 1
+    words = f"{len(forecasts)} questions that the future may answer, and {findings} findings that would change a mind"
+    assert words in shown.text
     page = ada.open(f"/sessions/{session}/outcomes")
     report = server.client().get(f"/api/sessions/{session}").json()["report"]
     assert report["framing"]["propositions"][0] in page.text

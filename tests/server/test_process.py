@@ -321,6 +321,15 @@ def test_model_whose_client_library_is_missing_is_refused_at_the_start(tmp_path:
     assert "Run: pip install 'pydantic-ai-slim[groq]'" in done.stderr
 
 
+def test_local_model_whose_weights_are_not_installed_is_refused_at_the_start(tmp_path: Path) -> None:
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": PYTHONPATH, "HOME": str(tmp_path)}
+    command = [sys.executable, "-m", "consilience", "serve", "--port", "0", "--model", "local"]
+    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "are not installed" in done.stderr
+    assert "consilience models pull" in done.stderr
+
+
 def test_help_of_serve_imports_neither_the_server_nor_what_runs_sessions(tmp_path: Path) -> None:
     program = "import sys; from consilience.cli.main import app; app(['serve', '--help'], standalone_mode=False); "
     heavy = ("fastapi", "uvicorn", "pydantic_ai", "sqlite3", "consilience.cli.errors", "consilience.domain.validation")

@@ -6,7 +6,7 @@ import asyncio
 import gzip
 import json
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import Element
@@ -17,9 +17,12 @@ import pytest
 from consilience.domain.agents import Agent
 from consilience.domain.events import CallCompleted, SessionStarted, text_id
 from consilience.domain.outcome import Estimate
+from consilience.domain.sections import View
 from consilience.domain.topology import complete
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.scripted import ScriptedModel
+from consilience.reporting import views
+from consilience.reporting.record import SessionRecord
 from consilience.server import live_session
 from consilience.server.bodies import NewSession
 from consilience.server.callers import LOCAL
@@ -103,6 +106,30 @@ async def test_finished_session_is_shown_with_report_views_and_messages(face: Fa
     (log,) = [element for element in root.iter() if element.attrib.get("role") == "log"]
     assert len(list(log.iter("article"))) == len(entries(answer.text)) > 5
     assert len([e for e in root.iter() if e.attrib.get("role") == "log"]) == 1
+
+
+async def test_views_with_a_place_for_each_call_are_linked_and_not_drawn_once_there_are_many_calls(
+    face: Face, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = list[str]()
+
+    def noting(name: str, view: Callable[[SessionRecord], View]) -> Callable[[SessionRecord], View]:
+        return lambda record: drawn.append(name) or view(record)  # type: ignore[func-returns-value]
+
+    monkeypatch.setattr(views, "COMMON", {name: noting(name, view) for name, view in views.COMMON.items()})
+    session = await face.run(**EMERGENCE)
+    for most in (1_000, 3):
+        monkeypatch.setattr(live_session, "MAX_VIEWED_CALLS", most)
+        drawn.clear()
+        page = parsed((await face.client.get(f"/sessions/{session}/at/999")).text)
+        links = [element.attrib.get("href", "") for element in page.iter("a")]
+        for name in ("evolution", "reads"):
+            assert (name in drawn) == (most == 1_000)
+            assert (f"/sessions/{session}/views/{name}" in links) == (most == 3)
+            assert f"#{name}" in links, "it is among the contents"
+            assert any(element.attrib.get("id") == name for element in page.iter("section"))
+    assert_inert((await face.client.get(f"/sessions/{session}/views/reads")).text)
+    assert "reads" in drawn
 
 
 async def test_unknown_session_is_a_page_that_says_so(face: Face) -> None:

@@ -33,7 +33,7 @@ def repository(tmp_path: Path) -> Repository:
 
 
 def texts(target: Target) -> dict[str, str]:
-    return {source.name: source.text for source in target.sources}
+    return {source.name: source.text for source in target.under_review}
 
 
 def change(repository: Repository) -> None:

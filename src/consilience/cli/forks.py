@@ -10,6 +10,7 @@ import typer
 from consilience.cli.delivering import check_output, declared_by_all
 from consilience.cli.errors import EXIT_OK, run_until_done
 from consilience.cli.execution import RunExecution
+from consilience.cli.fork_options import ForkRequest, InheritingRequest, TellRequest
 from consilience.cli.inputs import (
     assign_models,
     own_models,
@@ -19,7 +20,7 @@ from consilience.cli.inputs import (
     read_task,
     unassigned_models,
 )
-from consilience.cli.options import ForkRequest, InheritingRequest, TellRequest, request_app
+from consilience.cli.options import request_app
 from consilience.cli.plan import approve
 from consilience.cli.sessions import confirm_code, find_session, user_store
 from consilience.cli.settings import confirm_recorded_programs, load_config, setting_value

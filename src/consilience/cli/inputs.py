@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
 from weakref import WeakSet
@@ -74,14 +74,23 @@ def read_task(argument: str) -> str:
     return task.strip()
 
 
-def read_request(request: TargetRequest) -> Target:
-    """Return the target of a command. Raises `SourceError`, and `SettingsError` for standard input that is read twice."""
+def read_request(request: TargetRequest, since: str | None = None, also: Sequence[str] = ()) -> Target:
+    """Return the target of a command. Raises `SourceError`, and `SettingsError` for standard input that is read twice.
+
+    `since` and `also` as of `read_target`.
+    """
     return read_target(
         request.target or (),
         diff=request.diff,
         staged=request.staged,
         include=request.include or (),
         standard_input=lambda: read_text("-", "the target"),
+        since=since,
+        also=also,
+        context=request.context or (),
+        rules=request.rules,
+        intent=request.intent or (),
+        evidence=request.evidence or (),
     )
 
 
@@ -92,7 +101,29 @@ def task_of(target: Target, focus: str | None) -> str:
 
 def target_lines(target: Target) -> list[str]:
     """Return what is read and what is left out, in a line each, as the plan has them."""
-    return [f"Target: {target.title}: {_amount(target)}", *(f"Left out: {reason}" for reason in target.left_out)]
+    return [
+        f"Target: {target.title}: {_amount(target)}",
+        *(f"Left out: {reason}" for reason in target.left_out),
+        *_beside(target),
+    ]
+
+
+def _beside(target: Target) -> Iterator[str]:
+    """Yield what is read beside the target, a line for each purpose, and what was not looked at."""
+    for purpose, words in BESIDE.items():
+        if names := [source.name for source in target.sources if source.purpose == purpose]:
+            more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+            yield f"{words}: {', '.join(names[:_MAX_NAMES])}{more}"
+    yield from (f"Not looked at: {reason}" for reason in target.not_searched)
+
+
+_MAX_NAMES = 8
+BESIDE = {
+    "rules": "Rules",
+    "intent": "What the author says",
+    "context": "Context, not under review",
+    "repository": "Searched in the repository",
+}
 
 
 def _amount(target: Target) -> str:
@@ -101,8 +132,8 @@ def _amount(target: Target) -> str:
     if diff.startswith("diff --git "):
         files, added, removed = (len(re.findall(begin, diff, re.MULTILINE)) for begin in _CHANGED)
         return f"{count(files, 'changed file')}, {count(added, 'line')} added, {removed:,} removed"
-    lines = sum(_line_count(source) for source in target.sources)
-    return f"{count(len(target.sources), 'document')}, {count(lines, 'line')}"
+    lines = sum(_line_count(source) for source in target.under_review)
+    return f"{count(len(target.under_review), 'document')}, {count(lines, 'line')}"
 
 
 _CHANGED = (r"^diff --git ", r"^\+(?!\+\+ )", "^-(?!-- )")
@@ -111,8 +142,10 @@ _CHANGED = (r"^diff --git ", r"^\+(?!\+\+ )", "^-(?!-- )")
 
 def target_json(target: Target) -> Mapping[str, object]:
     """Return the same as data."""
-    documents = [{"name": source.name, "lines": _line_count(source)} for source in target.sources]
-    return {"target": {"title": target.title, "documents": documents, "left_out": list(target.left_out)}}
+    documents = [{"name": source.name, "lines": _line_count(source)} for source in target.under_review]
+    beside = [{"name": s.name, "lines": _line_count(s), "purpose": s.purpose} for s in target.sources if s.purpose]
+    left_out = {"left_out": list(target.left_out), "not_searched": list(target.not_searched)}
+    return {"target": {"title": target.title, "documents": documents, "beside": beside, **left_out}}
 
 
 def _line_count(source: Source) -> int:

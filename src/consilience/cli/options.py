@@ -454,46 +454,27 @@ class TargetRequest(NewSessionRequest):
         TARGET,
         "PATTERN",
     )
+    since: str | None = option(
+        "What was reviewed before: a session, a commit, or a file of the GitHub action. Only what is new in the change "
+        "since then is read, and known findings are not reported again.",
+        TARGET,
+        "SESSION|COMMIT|FILE",
+    )
+    context: list[str] | None = option(
+        "A file or directory that is read and may be quoted, and is not under review. Repeatable.", TARGET, "FILE|DIR"
+    )
+    rules: str | None = option(
+        "The rules of the project. Default: its REVIEW.md, else AGENTS.md or CLAUDE.md, from the base of the changes.",
+        TARGET,
+        "FILE",
+    )
+    intent: list[str] | None = option(
+        "What the author says of the changes, beside the commit messages: a pull request's text, an issue. Repeatable.",
+        TARGET,
+        "FILE",
+    )
+    evidence: list[str] | None = option(
+        "SARIF that linters wrote of the files under review. Repeatable.", TARGET, "FILE"
+    )
     focus: str | None = option("What to look for; @FILE reads it from a file, - from standard input.", TARGET, "TEXT")
     source: list[str] | None = field(default=None, init=False)
-
-
-@dataclass(frozen=True, kw_only=True)
-class InheritingRequest(SessionRequest):
-    """Options of every command that makes a new session from another."""
-
-    id: Id
-    replace_agent: list[str] | None = option("Another model for one agent. Repeatable.", CHANGES, "ID=MODEL")
-    source: list[str] | None = option(
-        "A document to add; one with the name of a recorded document replaces it. ID,ID=FILE shows it "
-        "to these agents. Repeatable.",
-        CHANGES,
-        "FILE|DIR|-",
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class TellRequest(InheritingRequest):
-    """Options of `tell`."""
-
-    id: Id  # the first argument
-    fact: Annotated[str, argument("The new fact, in a sentence.", "FACT")]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ForkRequest(InheritingRequest):
-    """Options of `fork`."""
-
-    id: Id
-    at: Annotated[
-        str,
-        typer.Option(
-            help="The last event to keep: its number, a call's key, PHASE/INDEX, 0 or end (show ID --events lists them).",
-            metavar="EVENT",
-            show_default=False,
-            rich_help_panel=CHANGES,
-        ),
-    ]
-    set: list[str] | None = option("A setting of the protocol. Repeatable.", CHANGES, "KEY=VALUE")
-    perspective: list[str] | None = option("Another perspective for one agent. Repeatable.", CHANGES, "ID=TEXT")
-    task: str | None = option("Another task; @FILE reads it from a file, - from standard input.", CHANGES, "TASK")

@@ -19,8 +19,10 @@ from consilience.cli.delivering import (
     declared_by_all,
     write_deliveries,
 )
+from consilience.cli.earlier import read_earlier
 from consilience.cli.errors import EXIT_OK, notify, option_spelling, print_json, with_options
 from consilience.cli.execution import RunExecution
+from consilience.cli.fork_options import ForkRequest
 from consilience.cli.inputs import (
     assign_models,
     own_models,
@@ -35,7 +37,6 @@ from consilience.cli.inputs import (
     unassigned_models,
 )
 from consilience.cli.options import (
-    ForkRequest,
     NewSessionRequest,
     ResumeRequest,
     RunRequest,
@@ -91,12 +92,15 @@ from consilience.targets import Target
 if TYPE_CHECKING:
     from typer._click import Context
 
+OF_TARGET = ("left_out", "unread_files", "known_findings", "reviewed_commit")
+"""Settings that follow from the target, which a report has too."""
+
 COMMON = frozenset({"model", "models", "source", "max_cost", "out", "panel", "dry_run"})
 """With the first `COMMON_SETTINGS` settings of the protocol, the ten options that `--help` shows."""
 
 COMMON_SETTINGS = 3
 
-COMMON_TARGET = frozenset({"model", "max_cost", "dry_run", "diff", "staged", "focus"})
+COMMON_TARGET = frozenset({"model", "max_cost", "dry_run", "diff", "staged", "since", "focus"})
 """The same for a protocol that reads a target, with what its report declares and the first `COMMON_TARGET_SETTINGS` settings."""
 
 COMMON_TARGET_SETTINGS = 2
@@ -173,8 +177,15 @@ def run(
     target = None
     check_output(cls.report, request)
     if isinstance(request, TargetRequest):
-        target = read_request(request)
-        settings = {**settings, "left_out": target.left_out, "unread_files": target.unread}
+        earlier = read_earlier(request.since)
+        target = read_request(request, earlier.commit, earlier.files)
+        settings = {
+            **settings,
+            "left_out": target.left_out,
+            "unread_files": target.unread,
+            "not_searched": target.not_searched,
+            **earlier.settings(target),
+        }
         if not target.sources:
             return _report_nothing(read_settings(cls, settings, config), request, target)
     task, deliberation, plan = _prepare(cls, request, settings, config, target, material)
@@ -221,11 +232,7 @@ def _report_nothing(protocol: Protocol, request: TargetRequest, target: Target) 
             "quorum_met": True,
             "answer": lines[0],
             "ledger": LedgerReport(estimated=Estimate(min=0, max=0), actual=UsageTotals()),
-            **{
-                name: value
-                for name, value in (("left_out", target.left_out), ("unread_files", target.unread))
-                if name in protocol.report.model_fields
-            },
+            **{name: getattr(protocol, name) for name in OF_TARGET if name in protocol.report.model_fields},
         }
     )
     if not request.dry_run:
@@ -382,7 +389,8 @@ def _remaining_plan(started: SessionStarted, calls_made: int, store: Store, know
         limits=started.limits,
         task=store.text(started.task),
         sources=[
-            Source(text=store.text(s.text), name=s.name, agents=s.agents, shares=s.shares) for s in started.sources
+            Source(text=store.text(s.text), name=s.name, agents=s.agents, shares=s.shares, purpose=s.purpose)
+            for s in started.sources
         ],
         templates=recorded_templates(recorded_protocol(started.protocol), started, store.text),
         encoder=started.encoder,

@@ -21,6 +21,8 @@ from consilience.domain.tokens import BYTES_PER_TOKEN
 
 MAX_PASSAGE_TOKENS = 120
 """A passage ends after the line that exceeds this, or at the end of a sentence."""
+MIN_WORDS = 2
+"""A rule, the dashes below the head of a table or a number alone tell nobody anything."""
 MAX_SHARING = 60
 """Words that more passages have do not bring two of them together; they count where other words did."""
 MAX_PARTNERS = 64
@@ -169,11 +171,9 @@ def _passages(
 def _passage(
     owner: int, source: int, lines: Sequence[int], text: NumberedLines, title: Mapping[str, float]
 ) -> Iterator[SharePassage]:
-    if lines:
-        words = dict(title) | {
-            word: FIGURE_WEIGHT if word[0].isdigit() else 1.0 for n in lines for word in _words(text.texts[n - 1])
-        }
-        yield SharePassage(owner, source, (lines[0], lines[-1]), words, _tokens(text, lines))
+    own = {word: FIGURE_WEIGHT if word[0].isdigit() else 1.0 for n in lines for word in _words(text.texts[n - 1])}
+    if len(own) >= MIN_WORDS:
+        yield SharePassage(owner, source, (lines[0], lines[-1]), dict(title) | own, _tokens(text, lines))
 
 
 def _words(text: str) -> Iterator[str]:

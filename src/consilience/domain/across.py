@@ -72,5 +72,13 @@ class AcrossDocuments(Frozen):
 
     @property
     def findings(self) -> tuple[DocumentPair, ...]:
-        """The pairs that an agent called a contradiction."""
-        return tuple(pair for pair in self.pairs if pair.verdict == "contradiction")
+        """The pairs that an agent called a contradiction: first those with two passages that no earlier one has, since pairs that
+        share a passage often state one contradiction."""
+        seen = set[tuple[str, int]]()
+        first, again = list[DocumentPair](), list[DocumentPair]()
+        for pair in self.pairs:
+            if pair.verdict == "contradiction":
+                places = {(side.document, side.line) for side in (pair.first, pair.second)}
+                (again if places & seen else first).append(pair)
+                seen |= places
+        return (*first, *again)

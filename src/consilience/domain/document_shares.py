@@ -1,11 +1,17 @@
-"""What agents are shown of dealt documents."""
+"""What agents are shown of documents, and what for."""
 
 from __future__ import annotations
+
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
 Lines = tuple[int, int]
 """First and last line, from 1."""
+
+Purpose = Literal["", "rules", "intent", "context", "repository"]
+"""What a document is for: "" the subject itself; the rules that it has to keep; what its author says of it; further documents that
+the user gives; and files of the same repository that speak of it."""
 
 
 class DocumentShare(BaseModel):

@@ -19,7 +19,7 @@ from consilience.domain.agents import Agent
 from consilience.domain.content import id_of as id_of
 from consilience.domain.content import text_id as text_id
 from consilience.domain.detail import Detail
-from consilience.domain.document_shares import DocumentShare
+from consilience.domain.document_shares import DocumentShare, Purpose
 from consilience.domain.outcome import (
     Check,
     Estimate,
@@ -73,6 +73,8 @@ class SourceRef(BaseModel):
     """What of its file or directory the text does not show."""
     shares: tuple[DocumentShare, ...] = ()
     """Who is shown which lines, if it is dealt."""
+    purpose: Purpose = ""
+    """What it is for, if it is not the subject itself."""
 
 
 class SessionStarted(Event):

@@ -60,6 +60,26 @@ class JudgedBy(Frozen):
     reason: str
 
 
+class Identity(Frozen):
+    """What tells a finding again after later changes: file, category and the whole quoted lines, neither their numbers nor the
+    words of the finding."""
+
+    file: str
+    category: str = ""
+    side: Literal["new", "old"] = "new"
+    line: int
+    """Where the lines were. Of equal lines with equal lines around them the nearest counts."""
+    lines: int
+    digest: str
+    """Of the lines in normal form."""
+    before: str = ""
+    """Digest of the line above."""
+    after: str = ""
+    """Digest of the line below."""
+    kept: int = 0
+    """Of removed lines: how often the new file has such lines all the same. They are back if it has them more often."""
+
+
 class Cause(Frozen):
     """The changed line that causes a defect, verified as a quotation is."""
 
@@ -67,6 +87,15 @@ class Cause(Frozen):
     first_line: int
     last_line: int
     side: Literal["new", "old"] = "new"
+    quotation: str
+    identity: Identity | None = None
+
+
+class RuleCited(Frozen):
+    """A rule of the project that a finding rests on, verified as a quotation is."""
+
+    file: str
+    line: int
     quotation: str
 
 
@@ -102,7 +131,9 @@ class Finding(Frozen):
     changed: bool = True
     """Whether it touches changed lines; True where the target is no diff."""
     cause: Cause | None = None
-    """What its author named as the cause, if that is a changed line."""
+    """What its author named as the cause, if that is a changed line; without a diff, if it is under review."""
+    rule: RuleCited | None = None
+    """The rule of the project that its author says it breaks, if that is one."""
     judgements: tuple[JudgedBy, ...] = ()
     found_apart: bool = False
     """Whether two agents found it, each apart from the other: on one line under the same category, in the same words, with the
@@ -113,7 +144,9 @@ class Finding(Frozen):
     also_quoted: tuple[str, ...] = ()
     """Other quotations of the findings that were merged into it."""
     fingerprint: str = ""
-    """Tells the finding again after lines have moved: of the file and the first quoted line, whole and in normal form."""
+    """An id for alerts: of the file and the first quoted line, whole and in normal form."""
+    identities: tuple[Identity, ...] = ()
+    """By which a later review knows it: its own, and those of the findings that were merged into it."""
     refs: tuple[str, ...] = ()
     """Keys of the calls that it rests on."""
 
@@ -125,7 +158,47 @@ def topic_of(finding: Finding | DroppedFinding) -> str:
     return f"{finding.category}: {finding.title}" if finding.title else finding.category
 
 
-DroppedReason = Literal["false quotation", "baseline", "ignored", "unchanged lines", "over the limit"]
+KnownStatus = Literal["accepted", "stands", "dismissed", "gone"]
+"""`accepted`: by a baseline. `stands`: reported by an earlier review of the same change, and its lines are as they were.
+`dismissed`: a person said why it is none. `gone`: its lines, or those that cause it, are no longer as they were."""
+
+
+class KnownFinding(Frozen):
+    """A finding of an earlier review."""
+
+    identities: tuple[Identity, ...]
+    """At least one; the first is that of its quotation."""
+    cause: Identity | None = None
+    """Of the changed line that causes it, if that is another one."""
+    status: KnownStatus = "accepted"
+    severity: Severity = "minor"
+    title: str = ""
+    quotation: str = ""
+    claim: str = ""
+    by: str = ""
+    """Who dismissed it."""
+    reason: str = ""
+    """What that person said."""
+    thread: str = ""
+    """Id of the thread in which it is discussed."""
+    url: str = ""
+
+    @property
+    def file(self) -> str:
+        return self.identities[0].file
+
+
+class EarlierReviews(Frozen):
+    """Earlier reviews of a change, as a file between two programs."""
+
+    commit: str = ""
+    """The commit up to which all was read; "" if there is none."""
+    known: tuple[KnownFinding, ...] = ()
+
+
+DroppedReason = Literal[
+    "false quotation", "baseline", "known", "ignored", "unchanged lines", "not under review", "over the limit"
+]
 
 
 class DroppedFinding(Frozen):
@@ -142,9 +215,11 @@ class DroppedFinding(Frozen):
     category: str = ""
     title: str = ""
     detail: str = ""
-    """The reason of an inline comment, why the quotation is false, or what is wrong with the cause."""
+    """The reason of an inline comment or of who dismissed it, why the quotation is false, or what is wrong with the cause."""
     fingerprint: str = ""
     """As of a finding; "" where the quotation is false."""
+    identities: tuple[Identity, ...] = ()
+    """The same."""
     also_quoted: tuple[str, ...] = ()
     """As of a finding."""
     disputed: bool = False
@@ -239,6 +314,10 @@ class FindingsReport(Report):
     """Of that, the files that should have been reviewed: not UTF-8, missing, not readable, in a conflict, over a limit."""
     hunks: tuple[DiffHunk, ...] = ()
     """Of the diff under review; empty where the target is no diff."""
+    known_findings: tuple[KnownFinding, ...] = ()
+    """What earlier reviews of the same change reported, and what became of it."""
+    reviewed_commit: str = ""
+    """The reviewed commit, if the target is one."""
 
     @property
     def is_without_target(self) -> bool:
@@ -256,6 +335,20 @@ class FindingsReport(Report):
         Otherwise no findings mean nothing."""
         is_read = not self.unread_files and all(part.readers and not part.unread_by for part in self.parts)
         return is_read and self.stop_reason not in (StopReason.FAILED, StopReason.CANCELLED)
+
+
+def as_known(finding: Finding | DroppedFinding) -> KnownFinding:
+    """Return a finding as a later review of the same change knows it."""
+    cause = finding.cause.identity if isinstance(finding, Finding) and finding.cause else None
+    return KnownFinding(
+        identities=finding.identities,
+        cause=cause,
+        status="stands",
+        severity=finding.severity,
+        title=finding.title,
+        quotation=finding.quotation,
+        claim=finding.claim,
+    )
 
 
 # --- in words

@@ -11,7 +11,7 @@ from typing import Annotated
 from pydantic import BaseModel, Field, ValidationError, WithJsonSchema
 
 from consilience.domain.detail import capped
-from consilience.domain.document_shares import DocumentShare, Lines
+from consilience.domain.document_shares import DocumentShare, Lines, Purpose
 from consilience.domain.errors import SettingsError
 from consilience.domain.events import text_id
 from consilience.domain.validation import Frozen, describe_invalid
@@ -68,6 +68,8 @@ class Source(Frozen):
     """What of its file or directory the text does not show, for the plan and the report's warnings."""
     shares: tuple[DocumentShare, ...] = ()
     """Who is shown which of its lines, if the documents are dealt; empty: every agent that may read it is shown all of it."""
+    purpose: Purpose = ""
+    """What a document is for that is not the subject itself."""
 
     def __init__(
         self,
@@ -76,9 +78,10 @@ class Source(Frozen):
         agents: tuple[str, ...] | None = None,
         remarks: tuple[str, ...] = (),
         shares: tuple[DocumentShare, ...] = (),
+        purpose: Purpose = "",
     ) -> None:
         try:
-            super().__init__(text=text, name=name, agents=agents, remarks=remarks, shares=shares)
+            super().__init__(text=text, name=name, agents=agents, remarks=remarks, shares=shares, purpose=purpose)
         except ValidationError as error:
             raise SettingsError(
                 describe_invalid(error, owner="the source"),

@@ -1,8 +1,7 @@
 """Sections of a report and views of a session as plain data.
 
-A protocol builds them in its own folder; they are stored with the finished session, and `reporting` renders them to the
-terminal, Markdown, HTML and SVG. All strings are plain text, shown as they are: no HTML and no Markdown. The exception is
-`AgentText`, an agent's own Markdown. Building a block, a picture or a presentation that could not be shown is an error.
+Protocols build them, and `reporting` renders them to the terminal, Markdown, HTML and SVG. All strings are plain text; only
+`AgentText` is an agent's own Markdown. Building a block, picture or presentation that could not be shown is an error.
 """
 
 from __future__ import annotations
@@ -167,9 +166,8 @@ Block = Annotated[
 
 class Section(_Data):
     """A section of a report. One with the name of a section that every report has (`answer`, `claims`, `across`, `dissent`,
-    `changes`, `conditions`, `missing`, `failed`, `trust`, `documents`, `figures`) replaces it; sections of the same part that the
-    protocol lists before it come before it. All others come last in their part, in the order listed. Each part has a heading of its
-    own."""
+    `changes`, `conditions`, `missing`, `failed`, `trust`, `documents`, `figures`) replaces it; those of its part that are listed
+    before it come before it. All others come last in their part, in the order listed. Each part has a heading of its own."""
 
     name: str
     part: ReportPart
@@ -196,6 +194,8 @@ class Node(_Data):
     tip: str = ""
     group: str = ""
     """Letter of its group, drawn in its corner; each group has a border of its own."""
+    refs: Refs = ()
+    """On a page the box leads to the first of them that is there."""
 
 
 class Edge(_Data):
@@ -216,8 +216,7 @@ class GraphPanel(_Data):
     nodes: tuple[Node, ...]
     edges: tuple[Edge, ...] = ()
     circles: tuple[tuple[str, ...], ...] = ()
-    """Groups of nodes that are all joined with each other: in one group, side by side on a level with others, or not drawn if there
-    are too many."""
+    """Groups of nodes that are all joined with each other: side by side on a level with others, or not drawn if too many."""
 
 
 class Graph(_Data):
@@ -326,7 +325,7 @@ class GridColumn(_Data):
 
 
 class GridCell(_Data):
-    """The content of a row at a step."""
+    """The content of a row at a step. Its refs lead as those of a node do."""
 
     row: str
     column: str
@@ -336,6 +335,7 @@ class GridCell(_Data):
     lines: tuple[str, ...] = ()
     tone: Tone = "plain"
     tip: str = ""
+    refs: Refs = ()
 
 
 class Grid(_Data):

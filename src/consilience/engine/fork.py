@@ -347,7 +347,9 @@ def _with_added(documents: Sequence[Document], sources: Sequence[Source]) -> tup
     numbers = {document.name: document.id for document in documents if document.name}
     for source in sources:
         id = numbers.pop(source.name, f"S{len(by_id) + 1}")
-        by_id[id] = Document(id, source.name, source.text, source.agents, None, 0, source.remarks, source.shares)
+        by_id[id] = Document(
+            id, source.name, source.text, source.agents, None, 0, source.remarks, source.shares, source.purpose
+        )
     return tuple(by_id.values())
 
 

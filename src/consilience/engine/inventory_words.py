@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from textwrap import shorten
 
 from consilience.documents.joining import RowPair
 from consilience.domain.across import AskedPassage, DocumentPair
@@ -14,8 +15,7 @@ from consilience.engine.readers import FINDINGS_TOKENS, PASSAGE_TOKENS
 
 ROW_TOKENS = 70
 """A row of an inventory as models write it."""
-SHORT_FINDINGS_TOKENS = 400
-"""Of these, what is kept for contradictions whose passages have no room: they are named with their places."""
+SHORT_VALUE_CHARS = 80
 
 DUTIES = (
     "amounts, numbers and dates",
@@ -84,7 +84,7 @@ def _fate(passage: AskedPassage) -> str:
     if passage.shown is None:
         return f"not shown, {passage.refusal}"
     cut = passage.lines is not None and passage.shown[1] < passage.lines[1]
-    return f"shown up to line {passage.shown[1]}, as far as there was room" if cut else "shown"
+    return f"shown up to line {passage.shown[1]}" if cut else "shown"
 
 
 def _place(document: str, lines: Lines | None) -> str:
@@ -104,8 +104,9 @@ rows say.
 
 Judge each pair:
 - pair: its name
-- says: "contradiction" if both passages cannot be true of the same thing at the same time; "no contradiction" if they speak of
-  different things, times or conditions, or say the same in other words
+- says: "contradiction" if both passages cannot be true of the same thing at the same time, or if one assumes, cites or uses what
+  the other shows to be wrong, corrects or replaces; "no contradiction" if they speak of different things, times or conditions, or
+  say the same in other words
 - why: one sentence
 - first_worth, second_worth: what each passage is worth if they contradict each other, such as how recent or binding its
   document is, in a few words; empty for no contradiction""".strip()
@@ -117,11 +118,16 @@ def findings_note(pairs: Sequence[DocumentPair], readers: Mapping[str, int]) -> 
         return ""
     lines, room = list[str](), FINDINGS_TOKENS
     for pair in pairs:
+        line = _short_line(pair)
+        if (size := estimate_tokens(line)) > room:
+            break
+        room -= size
+        lines.append(line)
+    for n, pair in enumerate(pairs[: len(lines)]):
         whole = _finding_line(pair, readers)
-        line = whole if estimate_tokens(whole) <= room - SHORT_FINDINGS_TOKENS else _short_line(pair)
-        if (size := estimate_tokens(line)) <= room:
-            room -= size
-            lines.append(line)
+        if (more := estimate_tokens(whole) - estimate_tokens(lines[n])) <= room:
+            room -= more
+            lines[n] = whole
     left_out = [f"({len(pairs) - len(lines):,} further ones left out)"] if len(lines) < len(pairs) else []
     listed = fence_quote("\n".join((*lines, *left_out)), "the inventories")
     return (
@@ -131,8 +137,11 @@ def findings_note(pairs: Sequence[DocumentPair], readers: Mapping[str, int]) -> 
 
 
 def _short_line(pair: DocumentPair) -> str:
-    places = " against ".join(f"[{side.document}:{side.line}]" for side in (pair.first, pair.second))
-    return f"* {pair.entity}, {pair.attribute}: {places}"
+    sides = " against ".join(
+        f"{shorten(side.value, SHORT_VALUE_CHARS, placeholder=' …')} [{side.document}:{side.line}]"
+        for side in (pair.first, pair.second)
+    )
+    return f"* {pair.entity}, {pair.attribute}: {sides}"
 
 
 def _finding_line(pair: DocumentPair, readers: Mapping[str, int]) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -19,6 +19,7 @@ from pydantic import BaseModel
 
 from consilience.domain.content import MAX_CACHED_CHARS
 from consilience.domain.detail import CAP, CAPS, Caps
+from consilience.domain.document_shares import Purpose
 from consilience.domain.errors import ProtocolViolation
 from consilience.domain.events import text_id
 from consilience.domain.messages import LABELLED_APART, Message
@@ -231,16 +232,40 @@ class _Parts:
         self.blocks.append((text, label))
 
     def add_documents(self, documents: Sequence[Document]) -> int:
-        """Add documents, and all related lines as one part; return how many parts these are."""
-        own = [document for document in documents if not document.is_related]
-        for document in own:
+        """Add documents, and related lines of one purpose as one part; return how many parts these are."""
+        parts = len(self.stored)
+        gathered: dict[str, list[Document]] = {label: [] for label in _GATHERED.values()}
+        for document in documents:
+            if document.is_related and document.purpose in _GATHERED:
+                gathered[_GATHERED[document.purpose]].append(document)
+                continue
             shown = ShownDocument(document.id, document.lines)
-            self.add(shown, document.numbered, document.part_id, f"document {document.reference}")
-        if related := documents[len(own) :]:
-            text = "\n".join(document.referenced for document in related)
-            lines = RelatedLines(tuple(ShownDocument(d.id, d.lines) for d in related))
-            self.add(lines, text, text_id(text), "related lines of other parts")
-        return len(own) + bool(related)
+            self.add(
+                shown, document.numbered, document.part_id, f"{document.purpose or 'document'} {document.reference}"
+            )
+        for label, lines in gathered.items():
+            if lines:
+                text = "\n".join(_referenced(lines))
+                reference = RelatedLines(tuple(ShownDocument(d.id, d.lines) for d in lines))
+                self.add(reference, text, text_id(text), label)
+        return len(self.stored) - parts
+
+
+_GATHERED: Mapping[Purpose, str] = {
+    "": "related lines of other parts",
+    "repository": "lines of the repository outside the change",
+}
+"""What related lines of a purpose are called that are shown together; others are shown as documents."""
+
+
+def _referenced(lines: Sequence[Document]) -> Iterator[str]:
+    """Yield lines of several documents; those of the repository, below the name of their file."""
+    name = ""
+    for document in lines:
+        if document.purpose and document.name != name:
+            name = document.name
+            yield f"{document.id} {' '.join(name.split())}"
+        yield document.referenced
 
 
 def render(

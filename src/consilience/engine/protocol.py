@@ -25,6 +25,7 @@ from consilience.domain.panels import MAX_PERSONAS, Panel
 from consilience.domain.report import Report, register_report_finder
 from consilience.domain.topology import Topology
 from consilience.domain.validation import InvalidValues, describe_invalid, did_you_mean
+from consilience.engine.drafts import Drafts, PlannedCalls
 from consilience.engine.sources import Document
 from consilience.engine.templates import Templates, load
 from consilience.reporting import renderers as renderers  # lets every report of a protocol render itself
@@ -240,6 +241,10 @@ class Protocol(BaseModel, ABC):
         """The calls of a run by size, as many as `estimate().max`, where they follow from the documents; empty if each may be the
         largest. The closing call is one of them."""
         return ()
+
+    def planned_calls(self, drafts: Drafts) -> PlannedCalls | None:
+        """Return the calls of a run with the tokens of their prompts, counted before it begins; None if they are not known."""
+        return None
 
     @property
     def longest_reply(self) -> int:

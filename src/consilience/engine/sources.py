@@ -13,7 +13,7 @@ from itertools import pairwise, zip_longest
 from typing import NamedTuple
 from unicodedata import normalize
 
-from consilience.domain.document_shares import DocumentShare
+from consilience.domain.document_shares import DocumentShare, Purpose
 from consilience.domain.errors import ProtocolViolation
 from consilience.domain.events import SourceRef, text_id
 from consilience.domain.messages import PLACE_LINE, PLAIN_MARKS, Quotation, Source, numbered_lines
@@ -61,6 +61,8 @@ class Document:
     """What of its file or directory the text does not show."""
     shares: tuple[DocumentShare, ...] = ()
     """Who is shown which lines, if it is dealt; empty: all agents that may read it are shown all of it."""
+    purpose: Purpose = ""
+    """What it is for, if it is not the subject itself."""
     is_related: bool = False
     """Whether these lines are shown beside an agent's own because they are related to them."""
 
@@ -232,7 +234,7 @@ def _is_divided(line: str, following: str) -> bool:
 def number_documents(sources: Iterable[Source]) -> tuple[Document, ...]:
     """Return documents numbered S1, S2, … in the order of their sources."""
     return tuple(
-        Document(f"S{n}", s.name, s.text, s.agents, remarks=s.remarks, shares=s.shares)
+        Document(f"S{n}", s.name, s.text, s.agents, remarks=s.remarks, shares=s.shares, purpose=s.purpose)
         for n, s in enumerate(sources, 1)
     )
 
@@ -240,7 +242,16 @@ def number_documents(sources: Iterable[Source]) -> tuple[Document, ...]:
 def document_from_ref(ref: SourceRef, text: str, *, forks: int = 0) -> Document:
     """Return a recorded document, as of `forks` forks later."""
     generations = None if ref.generations is None else ref.generations + forks
-    return Document(ref.id, ref.name, text, ref.agents, generations=generations, remarks=ref.remarks, shares=ref.shares)
+    return Document(
+        ref.id,
+        ref.name,
+        text,
+        ref.agents,
+        generations=generations,
+        remarks=ref.remarks,
+        shares=ref.shares,
+        purpose=ref.purpose,
+    )
 
 
 def document_refs(documents: Sequence[Document]) -> tuple[SourceRef, ...]:
@@ -253,6 +264,7 @@ def document_refs(documents: Sequence[Document]) -> tuple[SourceRef, ...]:
             generations=d.generations,
             remarks=d.remarks,
             shares=d.shares,
+            purpose=d.purpose,
         )
         for d in documents
     )

@@ -58,9 +58,9 @@ class Name:
         """Raise a `UserError` for an invalid name and, with `keys`, for a model without its key. Uses no network."""
         self.open()
 
-    def check_library(self, connections: Connections) -> None:
-        """Raise `UnavailableModel` for a model whose client library is not installed. What is opened for it stays in `connections`.
-        Uses no network; imports the library."""
+    def check_installed(self, connections: Connections) -> None:
+        """Raise `UnavailableModel` for a model whose client library or weights are not installed. What is opened for it stays in
+        `connections`. Uses no network; imports the library."""
 
     def open(
         self, *, deadline: float | None = None, retries: int = RETRIES, connections: Connections | None = None
@@ -89,10 +89,11 @@ class LocalName(Name):
         if not self.weights.endswith(".gguf") and self.weights not in CATALOGUE:
             weights.verify(self.weights)
 
-    def check_library(self, connections: Connections) -> None:
+    def check_installed(self, connections: Connections) -> None:
         from consilience.models.local import need_libraries
 
         need_libraries()
+        weights.verify(self.weights)
 
     def open(
         self, *, deadline: float | None = None, retries: int = RETRIES, connections: Connections | None = None
@@ -150,7 +151,7 @@ class EndpointName(Name):
         if keys:
             endpoint_key(endpoint, self.known)
 
-    def check_library(self, connections: Connections) -> None:
+    def check_installed(self, connections: Connections) -> None:
         self.open(connections=connections)
 
     def open(
@@ -172,7 +173,7 @@ class ProviderName(Name):
         if not is_known or not model or "," in model or (keys and self.facts().missing_key):
             self.open()  # raises the error that names the problem
 
-    def check_library(self, connections: Connections) -> None:
+    def check_installed(self, connections: Connections) -> None:
         self.open(connections=connections)
 
     def open(

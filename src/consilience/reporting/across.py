@@ -10,7 +10,7 @@ from consilience.domain.sections import Block, Bullets, Item, Paragraph, Table
 from consilience.domain.wording import count
 from consilience.reporting.formatting import one_line
 
-MAX_FINDINGS = 20
+MAX_FINDINGS = 30
 """Findings that a report prints; the JSON report has all."""
 MAX_NAME_CHARS = 60
 

@@ -16,6 +16,10 @@ ANSWER = "Your answer"
 ControlKind = Literal["choice", "number", "line", "lines", "items"]
 MAX_ROOM = 12
 """Max items of a list that has a place for each in a form; a longer list is written into one field."""
+CHECKED_LATER = (
+    "This is checked when you send it; if something is wrong, you get it back as you wrote it, with what to change."
+)
+"""Of such a field, which no browser can check while it is filled in."""
 MAX_PLACE_DIGITS = 4
 """Digits of the number of such a place in the name of a field."""
 FEW_ITEMS = 3
@@ -166,6 +170,8 @@ def _control(form: Form, name: str, node: SchemaNode) -> FormControl:
             free = [replace(part, required=False) for part in parts]  # a place may stay empty
             words = f"At most {room}; leave the rest empty."
             return replace(control, kind="items", room=room, parts=free, explanation=words)
+    if kind == "array":
+        return replace(control, explanation=f"{control.explanation} {CHECKED_LATER}")
     return replace(control, **bounds_of(node)) if kind in ("integer", "number") else control
 
 

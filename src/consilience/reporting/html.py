@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -75,12 +75,13 @@ def session_document(record: SessionRecord, *, with_replies: bool = True) -> Rep
     return report_document(record.report, record.with_comments)
 
 
-def shown_views(record: SessionRecord) -> list[View]:
-    """Return the views that a page shows beside the report, which has the folded ones."""
+def shown_views(record: SessionRecord, *, without: Container[str] = ()) -> list[View]:
+    """Return the views that a page shows beside the report, which has the folded ones, `without` some of the common ones."""
     if record.state.started is None:
         return []
     folded = folded_views(record)
-    return [view for name, view in views_of(record).items() if name not in folded and not view.is_empty]
+    views = views_of(record, without=without)
+    return [view for name, view in views.items() if name not in folded and not view.is_empty]
 
 
 def is_natural(view: View, record: SessionRecord) -> bool:

@@ -84,7 +84,7 @@ class PageParts:
 
     def view(self, view: View) -> Markup:
         """Return a section with the picture of a view, its text folded below; without a picture the text."""
-        picture = Markup(draw(view).svg(styled=False)) if view.picture is not None else ""
+        picture = Markup(draw(view, self._href).svg(styled=False)) if view.picture is not None else ""
         return self._part("view", view=view, picture=picture)
 
     def entry(self, entry: TranscriptEntry, *, level: int = 4) -> Markup:
@@ -162,6 +162,9 @@ class PageParts:
         shown = [(place, place.anchor not in self.cited) for place in places[:MAX_LINKS]]
         self.cited.update(place.anchor for place, _ in shown)
         return shown, len(places) - len(shown)
+
+    def _href(self, refs: Sequence[str]) -> str:
+        return next((self._places[ref].href for ref in refs if ref in self._places), "")
 
     def nested(self, items: Iterable[Item]) -> list[ListEntry]:
         """Return the items of a list by their depth."""

@@ -250,7 +250,16 @@ class SessionRecord:
     @cached_property
     def readings(self) -> dict[str, Reading]:
         """By key, in program order, for every call with a reply, valid or not."""
-        return {c.key: self._reading(c) for c in self.calls if not isinstance(c, CallFailed) and c.prompt}
+        return {key: self._reading(call) for key, call in self._replied.items()}
+
+    def reading(self, key: str) -> Reading | None:
+        """Return what one call was shown, without looking at the prompts of others; None for a call without a reply."""
+        return self._reading(self._replied[key]) if key in self._replied else None
+
+    @cached_property
+    def _replied(self) -> dict[str, Ended]:
+        """The last attempt with a reply, by key."""
+        return {call.key: call for call in self.calls if not isinstance(call, CallFailed) and call.prompt}
 
     def _reading(self, call: Ended) -> Reading:
         parts = [read_part(line) for line in self.prompt(call.prompt)]

@@ -89,6 +89,13 @@ def _why(call: Ended | None) -> str:
     return ""
 
 
+def describe_waited_for(record: SessionRecord) -> str:
+    """Return for whom a session waits, with the step: `Ada (round 1 · own answers), L2N2 (round 1 · own answers)`."""
+    agents = {key: question.agent for key, question in record.state.asked.items()}
+    who = [(agents.get(key) or _named(key, record), key) for key in record.state.awaited]
+    return ", ".join(f"{record.names.get(agent, agent)} ({record.place(key, agent)})" for agent, key in who)
+
+
 def _waiting(record: SessionRecord) -> dict[str, str]:
     """Return what goes on by agent: a call in flight, or one that somebody outside answers."""
     flying = "composing" if record.holder else "in flight when it stopped"

@@ -207,7 +207,7 @@ def _name(record: SessionRecord, agent: str) -> str:
 
 
 def _call_entry(call: Ended, anchor: str, places: Mapping[str, PagePlace], record: SessionRecord) -> TranscriptEntry:
-    reading = record.readings.get(call.key)
+    reading = record.reading(call.key)
     links = [_link(quoted.label, quoted.message, places) for quoted in reading.quoted] if reading else []
     links += [_link("", id, places) for id in reading.documents] if reading else []
     marks = [

@@ -319,11 +319,10 @@ class SeenReader:
 
 def ids_of(event: Event) -> Iterator[str]:
     """Yield the ids of the texts and prompts that an event refers to."""
-    for name in _ID_FIELDS:
-        if id := getattr(event, name, ""):
-            yield id
-    yield from getattr(event, "texts", ())
-    yield from getattr(event, "quoted", ())
+    fields = vars(event)  # `getattr` of a field that is not there takes a model ten times as long
+    yield from filter(None, (fields.get(name) for name in _ID_FIELDS))
+    yield from fields.get("texts", ())
+    yield from fields.get("quoted", ())
     if isinstance(event, SessionStarted):
         yield from (source.text for source in event.sources)
         yield from event.templates.values()

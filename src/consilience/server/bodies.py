@@ -7,7 +7,7 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator, StringConstraints, model_validator
 
 from consilience.documents.dealing import Deal
-from consilience.domain.document_shares import DocumentShare
+from consilience.domain.document_shares import DocumentShare, Purpose
 from consilience.domain.messages import Source
 from consilience.domain.outcome import Limits, StopReason, ThinkingLevel
 from consilience.domain.panels import Panel
@@ -35,6 +35,8 @@ class SourceBody(Body):
     """In what the text differs from its file."""
     shares: tuple[DocumentShare, ...] = ()
     """Who is shown which of its lines, as `/api/choices` deals them. Empty: it is not dealt."""
+    purpose: Purpose = ""
+    """What it is for, if it is not the subject itself."""
 
     @model_validator(mode="after")
     def _shares_exist(self) -> Self:

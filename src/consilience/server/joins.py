@@ -86,7 +86,7 @@ class Joins:
 
     async def reading(self, caller: Caller, session: str) -> tuple[str, bool]:
         """Return the id of the session in which the task of a session is read, and whether it is there."""
-        return await self._latest(caller, session, _gave_nothing)
+        return await self._latest(caller, session, gave_nothing)
 
     def _entered(self, joined: Joined, beginning: Task[None]) -> None:
         del self._beginning[joined.session]
@@ -137,9 +137,10 @@ def ended_at(end: SessionFinished) -> float:
     return float(end.volatile.get("ended_at") or 0)
 
 
-def _gave_nothing(end: SessionFinished) -> bool:
+def gave_nothing(end: SessionFinished) -> bool:
+    """Return whether a session failed or was cancelled, so that a repeated request begins another one."""
     return end.stop_reason in ("cancelled", "failed")
 
 
 def _is_over(end: SessionFinished) -> bool:
-    return _gave_nothing(end) or time.time() - ended_at(end) > JOIN_SECONDS
+    return gave_nothing(end) or time.time() - ended_at(end) > JOIN_SECONDS

@@ -14,12 +14,14 @@ from starlette.requests import Request
 
 from consilience.domain.errors import ConsilienceError, SettingsError, UnknownSession, UserError
 from consilience.journal.store import SessionLink
+from consilience.reporting.formatting import one_line
 from consilience.reporting.forms import answer_from, mistakes
 from consilience.reporting.questions import question_json
+from consilience.reporting.report_sections import MAX_TITLE_CHARS
 from consilience.server.access import door_of
 from consilience.server.bounds import parse_json
 from consilience.server.dependencies import SessionId, Who
-from consilience.server.pages import go_to, page, problem_of, read_body, read_form
+from consilience.server.pages import APP_POLICY, go_to, page, problem_of, read_body, read_form
 from consilience.server.seats import MAX_LINK_DAYS, NewLink, OpenSeat, SessionSeats
 from consilience.server.uploads import BodyRoute
 
@@ -171,9 +173,12 @@ def _seat_page(
     return page(
         request,
         "seat",
-        f"A question to {question.addressee}" if question else f"Your seat: {opened.agent}",
+        one_line(opened.task, MAX_TITLE_CHARS) or f"Your seat: {opened.agent}",
         status=status,
         problem=problem or ("Nothing was sent: see below." if wrong else ""),
+        policy=APP_POLICY,
+        token=request.path_params["token"],
+        seat=question.addressee if question else opened.agent,
         question=question,
         given=given,
         wrong=wrong,

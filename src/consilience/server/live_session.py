@@ -11,7 +11,7 @@ import time
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -20,9 +20,10 @@ from urllib.parse import quote
 from markupsafe import Markup
 
 from consilience.domain.events import AnyEvent, BlindnessLifted, SessionFinished
+from consilience.domain.report import FORECASTS
 from consilience.domain.sections import ProgressColumn, View
 from consilience.journal.store import Records, SessionLink
-from consilience.reporting.formatting import describe_awaited, duration
+from consilience.reporting.formatting import count, duration
 from consilience.reporting.html import is_natural, page_parts, session_content, session_document, shown_views
 from consilience.reporting.page_parts import PageParts, environment
 from consilience.reporting.questions import Question, pending_questions
@@ -30,6 +31,7 @@ from consilience.reporting.record import SessionRecord, read_family
 from consilience.reporting.replayed import record_at
 from consilience.reporting.seats import (
     SeatState,
+    describe_waited_for,
     phase_lines,
     progress_facts,
     seat_states,
@@ -37,7 +39,7 @@ from consilience.reporting.seats import (
     what_is_missing,
 )
 from consilience.reporting.transcript import PagePlace, log_entry, logged, places_of
-from consilience.reporting.views import tree
+from consilience.reporting.views import PER_CALL
 from consilience.server.blindness import asked_of_owner, seat_links, seats_of_owner
 from consilience.server.callers import Caller
 from consilience.server.pages import templates
@@ -64,7 +66,7 @@ MAX_PAGE_CHARS = 280_000
 MAX_VIEW_CHARS = 120_000
 """Of all views of a page; those that have no room are on pages of their own."""
 MAX_VIEWED_CALLS = 200
-"""A session that goes on and has more calls shows only the views that do not have a place for each call."""
+"""Of a session with more calls, the views that have a place for each call are on pages of their own, and drawn only there."""
 
 
 @dataclass(frozen=True)
@@ -340,18 +342,24 @@ def session_parts(
     """
     base, parts = page_address(record.session), page_parts(record, places)
     states = seat_states(record)
-    views = sorted(_views_so_far(record), key=lambda view: not is_natural(view, record))
+    far = PER_CALL if len(record.calls) > MAX_VIEWED_CALLS else {}
+    views = sorted(shown_views(record, without=far), key=lambda view: not is_natural(view, record))
     pictures = sum(is_natural(view, record) for view in views)
-    rendered = list(_rendered_views(parts, views, base))
+    rendered = [*_rendered_views(parts, views, base), *(_view_link(*view, base) for view in far.items())]
+    views += [View(name=name, heading=heading) for name, heading in far.items()]
+    document = session_document(record, with_replies=False)
+    if record.report is None:  # the head of the page has its state
+        document = replace(document, status="")
     acts = {} if status else {"actions": "What you can do"}
     sections = {**({} if record.report else {"seats": "Agents"}), **acts, "messages": "Messages"}
     content = {
-        **session_content(record, places, session_document(record, with_replies=False), views, sections),
+        **session_content(record, places, document, views, sections),
         "parts": parts,
         "base": base,
         "status": status or _status(record),
         "asks": asks,
         "missing": what_is_missing(record, states),
+        "to_follow": _to_follow(record),
         "seats": list(_seat_rows(record, states.values(), since or {})),
         "tickets": [(row, _moment(row.asked_at)) for row in ticket_states(record)],
         "progress": list(progress_facts(record)),
@@ -435,20 +443,27 @@ def render_part(environment: Environment, name: str, content: Mapping[str, objec
     return Markup(environment.get_template(f"{name}.html.j2").render(content))
 
 
-def _views_so_far(record: SessionRecord) -> list[View]:
-    if record.report is not None or len(record.calls) <= MAX_VIEWED_CALLS:
-        return shown_views(record)
-    return [tree.view(record), *(view for view in record.presentation.views if not view.is_empty)]
-
-
 def _rendered_views(parts: PageParts, views: Iterable[View], base: str) -> Iterator[Markup]:
     room = MAX_VIEW_CHARS
     for view in views:
         html = parts.view(view) if len(view.model_dump_json()) <= room else None  # it is longer than its data
         if html is None or len(html) > room:
-            html = render_part(templates(), "view_link", {"view": view, "base": base})
+            html = _view_link(view.name, view.heading, base)
         yield html
         room -= len(html)
+
+
+def _view_link(name: str, heading: str, base: str) -> Markup:
+    return render_part(templates(), "view_link", {"name": name, "heading": heading, "base": base})
+
+
+def _to_follow(record: SessionRecord) -> str:
+    """Return how much of a finished session the future may answer, in words; "" for nothing."""
+    finished = record.state.finished
+    forecasts = FORECASTS.validate_json(record.text(finished.forecasts)) if finished and finished.forecasts else ()
+    findings = sum(len(forecast.falsifiers) for forecast in forecasts)
+    would = f", and {count(findings, 'finding')} that would change a mind" if findings else ""
+    return f"{count(len(forecasts), 'question')} that the future may answer{would}" if forecasts else ""
 
 
 def _status(record: SessionRecord) -> str:
@@ -459,7 +474,7 @@ def _status(record: SessionRecord) -> str:
     if record.holder:
         return "Running"
     if state.awaited:
-        return f"Waiting for an answer to {describe_awaited(state.awaited, state.people)}"
+        return f"Waiting for an answer of {describe_waited_for(record)}"
     if not state.calls and not record.flights:
         return "Waiting for its turn"
     return "Not running now: it goes on when this server takes it up"

@@ -46,13 +46,13 @@ class Standing:
     place: str
     """The session that shows it: itself, or until it is recorded the one in which its task is read."""
     is_lost: bool = False
-    """Whether it was never begun: its reading was cancelled, or the process ended that was to begin it."""
+    """Whether it was never begun: its reading failed or was cancelled, or the process ended that was to begin it."""
 
 
 async def standing(sessions: Sessions, caller: Caller, session: str) -> Standing:
     """Return how the session of a handle stands. Raises `UnknownName`, and what was wrong with a request that was being read."""
     from consilience.domain.errors import UnknownName
-    from consilience.server.joins import session_id
+    from consilience.server.joins import gave_nothing, session_id
 
     beginning = sessions.joins.beginning(session)
     try:
@@ -68,8 +68,11 @@ async def standing(sessions: Sessions, caller: Caller, session: str) -> Standing
             raise
     if beginning is None:
         return Standing(reading, is_lost=True)
-    if await sessions.ending(caller, reading) is None:
+    end = await sessions.ending(caller, reading)
+    if end is None:
         return Standing(reading)
+    if gave_nothing(end):
+        return Standing(reading, is_lost=True)
     await asyncio.shield(beginning)
     return Standing(session)
 
@@ -85,8 +88,8 @@ async def session_text(sessions: Sessions, face: ToolFace, request: Any, session
     now = await standing(sessions, face.caller(request), session)
     if now.is_lost:
         return (
-            f"Session {session} was not begun after its task was read in session {now.place}, which was cancelled or interrupted. "
-            "Call the same tool again: no finished call is paid twice."
+            f"Session {session} was not begun after its task was read in session {now.place}, which failed, or was cancelled or "
+            "interrupted. Call the same tool again: no finished call is paid twice."
         )
 
     def text(records: Any) -> str:

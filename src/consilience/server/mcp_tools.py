@@ -208,7 +208,11 @@ class _Tools:
             if files or changes is not None or not given:
                 target = await asyncio.to_thread(self._target, files, changes)
                 given += target.sources
-                derived = {"left_out": target.left_out, "unread_files": target.unread}
+                derived = {
+                    "left_out": target.left_out,
+                    "unread_files": target.unread,
+                    "not_searched": target.not_searched,
+                }
                 title = target.title
             if not given:
                 raise SourceError("there is nothing to review", do="Name files, a range with changes, or give a diff.")

@@ -1,4 +1,4 @@
-"""Pages and forms. The small ones that need no token of an owner, the login and what a link opens, have no script.
+"""Pages and forms. The login and what a share link opens have no script.
 
 Everything works without one: a form is posted, and answered by a redirect, or by its page again with what was typed and what is
 wrong beside the fields.

@@ -48,6 +48,8 @@ class OpenSeat:
     agent: str
     question: Question | None
     """None while nothing is asked of the seat."""
+    task: str = ""
+    """What the session is about, which every seat may read."""
 
 
 class SessionSeats:
@@ -222,4 +224,5 @@ class SessionSeats:
 def _open_seat(records: Records, link: SessionLink) -> OpenSeat:
     asked = pending_questions(records.read(link.session), records.text, records.prompt)
     own = [question for question in asked if question.agent == link.agent and not question.answered]
-    return OpenSeat(link.session, link.agent, own[0] if own else None)
+    started = records.beginning(link.session)
+    return OpenSeat(link.session, link.agent, own[0] if own else None, records.text(started.task) if started else "")

@@ -34,6 +34,13 @@ class Compared:
     """What is reviewed, as a noun phrase."""
     has_files: bool = False
     """Whether the new state is that of the files, so that untracked files are no part of it."""
+    branched_off: str = ""
+    """The commit before the three dots of a range."""
+
+    @property
+    def commit(self) -> str:
+        """The new state, if it is that of a commit."""
+        return "" if self.has_files or self.arguments[0] == "--cached" else self.arguments[-1]
 
 
 @dataclass(frozen=True)
@@ -81,7 +88,8 @@ def compare(git: Git, diff: str | None, *, staged: bool) -> Compared:
     if separator:
         ends = _commit(git, old or "HEAD"), _commit(git, new or "HEAD")
         base = ends[0] if dots == ".." else _merge_base(git, *ends, name)
-        return Compared((base, ends[1]), f"diff {name}", f"the changes {name}")
+        branched_off = "" if dots == ".." else ends[0]
+        return Compared((base, ends[1]), f"diff {name}", f"the changes {name}", branched_off=branched_off)
     if git.top() is None:
         raise SourceError(
             "the repository is bare, without files", where=str(git.directory), do="Name two commits: --diff main..HEAD."
@@ -195,7 +203,7 @@ def _add_text(
         if file.is_link:
             return b""
         blob = file.blobs[0] if file.status == "D" else file.blobs[1]
-        return _read_inside(path, top) if _is_absent(blob) else read_blob(blob)
+        return read_inside(path, top) if _is_absent(blob) else read_blob(blob)
 
     if _SUBMODULE in file.modes:
         collection.leave_out(file.name, "submodule")
@@ -224,7 +232,7 @@ def _size_of(path: Path) -> int:
         return 0
 
 
-def _read_inside(path: Path, top: Path) -> bytes | None:
+def read_inside(path: Path, top: Path) -> bytes | None:
     """Return the bytes of a regular file that no link on the way takes out of the repository; else None."""
     real = os.path.realpath(top)
     inside = os.path.commonpath([real, os.path.realpath(path.parent)]) == real

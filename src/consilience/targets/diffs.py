@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Literal
 
 from consilience.domain.findings import DiffHunk
 from consilience.engine.sources import Document
+from consilience.targets.moves import MovableLine, find_moves
 
 DiffSide = Literal["new", "old"]
 DiffPlace = tuple[DiffSide, int]
@@ -44,6 +46,10 @@ class FileChange:
     """The lines of the new file that the diff shows, by number, without line ends."""
     ends_without_newline: bool = False
     """Whether the diff shows that the last line of the new file has no line end."""
+    moved: tuple[tuple[int, int], ...] = ()
+    """Ranges of the added lines that the diff removes elsewhere: they are old, and only their place is new."""
+    moved_away: tuple[tuple[int, int], ...] = ()
+    """Ranges of the old file, of its removed lines that the diff adds elsewhere."""
 
     @property
     def is_new(self) -> bool:
@@ -51,8 +57,23 @@ class FileChange:
         return not self.old_path
 
     def is_changed(self, first: int, last: int) -> bool:
-        """Return whether a range of lines of the new file holds a changed line."""
-        return any(start <= last and first <= end for start, end in self.added)
+        """Return whether a range of lines of the new file holds a changed line. Moved lines are not changed."""
+        if not self.moved:
+            return any(start <= last and first <= end for start, end in self.added)
+        return any(_holds(self.added, n) and not _holds(self.moved, n) for n in range(first, last + 1))
+
+    def is_moved(self, side: DiffSide, first: int, last: int) -> bool:
+        """Return whether all lines of a range were moved, on either side."""
+        return all(_holds(self.moved if side == "new" else self.moved_away, n) for n in range(first, last + 1))
+
+    def may_cause(self, side: DiffSide, number: int) -> bool:
+        """Return whether a changed line may be named as a cause: of moved lines, the first and the last, for the move itself."""
+        moved = self.moved if side == "new" else self.moved_away
+        return not _holds(moved, number) or any(number in ends for ends in moved)
+
+
+def _holds(ranges: Sequence[tuple[int, int]], number: int) -> bool:
+    return any(first <= number <= last for first, last in ranges)
 
 
 @dataclass(frozen=True)
@@ -97,8 +118,27 @@ def _parse(documents: tuple[Document, ...]) -> Changes | None:
     files = tuple(file.result(ids) for file in parser.parse())
     if not files or (ids and not diff.name.startswith("diff ") and ids.keys().isdisjoint(f.path for f in files)):
         return None
+    files = tuple(_with_moves(files, diff.text.splitlines()))
     texts: dict[DiffSide, str] = {"new": parser.text_of("new"), "old": parser.text_of("old")}
     return Changes(diff.id, files, texts)
+
+
+def _with_moves(files: Sequence[FileChange], diff: Sequence[str]) -> Iterator[FileChange]:
+    """Yield the files with what was moved within and between them."""
+    removed: list[MovableLine] = []
+    added: list[MovableLine] = []
+    for n, file in enumerate(files):
+        for line, (side, number) in file.places.items():
+            text = diff[line - 1]
+            if text[:1] in ("+", "-") and (text[0] == "-") == (side == "old"):
+                (added if side == "new" else removed).append(MovableLine(n, number, text[1:]))
+    moved: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    away: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for move in find_moves(removed, added):
+        for ranges, lines in ((moved, move.new), (away, move.old)):
+            ranges[lines[0].file].append((lines[0].number, lines[-1].number))
+    for n, file in enumerate(files):
+        yield replace(file, moved=tuple(moved[n]), moved_away=tuple(away[n])) if n in moved or n in away else file
 
 
 @dataclass

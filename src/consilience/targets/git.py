@@ -97,6 +97,29 @@ class Git:
             raise _failure(done.stderr, self.directory)
         return done.stdout
 
+    def search(self, *arguments: str, directory: Path | None, seconds: float, max_bytes: int) -> tuple[bytes, bool]:
+        """Return the output of `git grep`, whole records of it, and whether that is all: not if it takes longer, or is longer."""
+        with subprocess.Popen(
+            self._command("grep", *arguments),
+            cwd=directory or self.directory,
+            env=self._environment() | self._borrowed,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        ) as process:
+            assert process.stdout is not None
+            timer = Timer(seconds, process.kill)
+            timer.start()
+            is_cut = True
+            try:
+                output = process.stdout.read(max_bytes)
+                is_cut = bool(process.stdout.read(1)) or timer.finished.is_set()
+            finally:
+                timer.cancel()
+                if is_cut:
+                    process.kill()
+        return output[: output.rfind(b"\n") + 1], not is_cut and process.returncode in (0, 1)
+
     @contextmanager
     def blobs(self) -> Iterator[Callable[[str], bytes]]:
         """A function that returns the content of a blob that this clone has; one process serves all."""
@@ -142,6 +165,11 @@ class Git:
     def commit(self, name: str) -> str | None:
         """Return the id of a commit, or None if there is no commit of that name."""
         return self.line("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
+
+    def blob(self, name: str) -> bytes | None:
+        """Return the content of a file by its name for Git, as in `HEAD:src/x.py`; None if there is none."""
+        done = self._start(("cat-file", "blob", name), self.directory, b"", self._borrowed)
+        return None if done.returncode else done.stdout
 
     def empty_tree(self) -> str:
         """Return the id of the tree without files, which a repository need not contain."""

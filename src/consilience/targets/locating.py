@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Protocol
@@ -129,8 +129,10 @@ class Locator:
     def cause(self, finding: Quoting, shown: Sequence[Document]) -> Location | None:
         """Return the changed line that a finding names as its cause; None without one, or if no changed line that was shown has
         these words."""
-        if self.changes is None or not _is_evidence(finding.cause):
+        if not _is_evidence(finding.cause):
             return None
+        if self.changes is None:
+            return self._under_review(finding.cause, shown)
         for document in shown:
             for words in _variants(finding.cause):
                 for text in self._changed_texts(document):
@@ -140,6 +142,19 @@ class Locator:
                 if (lines := text.find(words, 1)) and (location := self._location(document, lines, words)).changed:
                     return location
         return None
+
+    def _under_review(self, words: str, shown: Sequence[Document]) -> Location | None:
+        """Return where words stand in what is under review, without a diff."""
+        for document in (document for document in shown if not document.purpose):
+            for variant in _variants(words):
+                if lines := self._text(document, None).find(variant, 1):
+                    return self._location(document, lines, variant)
+        return None
+
+    def place_of(self, words: str, document: Document) -> tuple[int, str] | None:
+        """Return where words begin in a document, and these words; None if it does not have them."""
+        variants = _variants(words) if _is_evidence(words) else ()
+        return next(((lines[0], variant) for variant in variants if (lines := document.find(variant, 1))), None)
 
     def _named(self, finding: Quoting, shown: Sequence[Document]) -> list[Document] | None:
         """Return where a finding says that its words are: a document, and what else was shown of the same file. None if it names
@@ -195,14 +210,26 @@ class Locator:
         lines = document.text.splitlines()
         if self.changes is not None and document.id == self._diff_id:
             sides = zip(*(self.changes.texts[side].splitlines() for side in ("new", "old")), strict=True)
-            differing = [pair if pair[0] != pair[1] else ("", "") for pair in sides]
+            may_cause = self._may_cause(self.changes)
+            differing = [pair if pair[0] != pair[1] and n in may_cause else ("", "") for n, pair in enumerate(sides, 1)]
             texts = [[pair[n] for pair in differing] for n in (0, 1)]
         else:
             numbers = [self._number(document, n) for n in range(1, len(lines) + 1)]
             changes = self._changes_of.get(document.id, [])
-            texts = [[line * any(c.is_changed(n, n) for c in changes) for n, line in zip(numbers, lines, strict=True)]]
+            texts = [
+                [
+                    line
+                    * any(c.is_changed(n, n) or (c.is_moved("new", n, n) and c.may_cause("new", n)) for c in changes)
+                    for n, line in zip(numbers, lines, strict=True)
+                ]
+            ]
         for kept in texts:
             yield replace(document, text="\n".join(kept) + "\n")
+
+    def _may_cause(self, changes: Changes) -> set[int]:
+        """Return the lines of the diff that may be named as a cause: changed ones, and the ends of what was moved."""
+        places = ((line, change, place) for change in changes.files for line, place in change.places.items())
+        return {line for line, change, (side, number) in places if change.may_cause(side, number)}
 
     def _attempts(self, document: Document, quotation: str, line: int) -> Iterator[tuple[Document, str]]:
         """Yield the words as quoted, then without what a prompt or a diff has before each line, or what is around them."""
@@ -230,7 +257,7 @@ class Locator:
         first, last = (self._number(document, line) for line in lines)
         file = document.name or document.id
         changes = self._changes_of.get(document.id, [])
-        changed = self.changes is None or any(change.is_changed(first, last) for change in changes)
+        changed = not document.purpose and (self.changes is None or any(c.is_changed(first, last) for c in changes))
         change = changes[0] if changes else None
         return Location(document, lines[0], words, file, first, last, "new", changed, change)
 
@@ -243,10 +270,11 @@ class Locator:
         new = [number for side, number in places if side == "new"]
         old = [number for side, number in places if side == "old"]
         if new:
-            changed = bool(old) or change.is_changed(min(new), max(new))
+            changed = any(not change.is_moved("old", n, n) for n in old) or change.is_changed(min(new), max(new))
             return Location(document, lines[0], words, change.path, min(new), max(new), "new", changed, change)
         if old:
-            return Location(document, lines[0], words, change.path, min(old), max(old), "old", True, change)
+            changed = not change.is_moved("old", min(old), max(old))
+            return Location(document, lines[0], words, change.path, min(old), max(old), "old", changed, change)
         # a header: what it says of the file is a change, what a hunk's header repeats of the file is not
         first = next((start for start, _ in change.added), 1)
         header = Location(document, lines[0], words, change.path, first, first, "new", change=change)
@@ -289,6 +317,14 @@ class Locator:
             unended = 0 if document.text.endswith("\n") else len(lines)
             self._lines[document.id] = KnownLines(location.file, lines, unended)
         return self._lines[document.id]
+
+    def lines_of_side(self, location: Location) -> Mapping[int, str]:
+        """Return the known lines of the file as it is on the side of a location, by number."""
+        if location.side == "new" or location.change is None or self.changes is None:
+            return self.known_lines(location).lines
+        texts = self.changes.texts["old"].split("\n")
+        places = location.change.places.items()
+        return {number: texts[line - 1] for line, (side, number) in places if side == "old"}
 
     @cached_property
     def _changes_of(self) -> dict[str, list[FileChange]]:

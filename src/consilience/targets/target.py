@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from consilience.documents import (
@@ -19,7 +19,7 @@ from consilience.documents import (
 from consilience.domain.errors import SourceError
 from consilience.domain.messages import Source
 from consilience.domain.paths import expanded, too_long
-from consilience.targets.changes import add_changes, compare
+from consilience.targets.changes import Compared, add_changes, compare
 from consilience.targets.collection import (
     PATCH_FILES,
     Collection,
@@ -27,9 +27,13 @@ from consilience.targets.collection import (
     with_plain_lines,
     without_escapes,
 )
+from consilience.targets.evidence import read_evidence
 from consilience.targets.files import add_directory, check_links, repository_of
 from consilience.targets.git import Git
 from consilience.targets.ignore import parse_patterns
+from consilience.targets.material import commit_messages, read_given, rules_of_commit, rules_of_directory
+from consilience.targets.repository import Surroundings, read_surroundings, tree_of
+from consilience.targets.since import compared_at, new_texts, unreviewed
 
 STANDARD_INPUT = "-"
 STANDARD_INPUT_NAME = "standard input"
@@ -45,13 +49,24 @@ class Target:
 
     sources: tuple[Source, ...]
     """The documents, with paths from the top of the repository as names. Of changes: the unified diff, then the new text of each
-    changed file. Empty if nothing changed."""
+    changed file. Empty if nothing changed. Then what stands beside them, with its purpose: rules, intent, context, and files of
+    the repository that speak of the change."""
     left_out: tuple[str, ...]
     """What was not read, a line for each reason: `lock file: uv.lock, package-lock.json`."""
     title: str
     """What is reviewed, as a noun phrase: `the changes main..HEAD`, `src/ and README.md`."""
+    commit: str = ""
+    """The commit whose files are reviewed; "" if these are in no commit."""
+    texts: Mapping[str, str] = field(default_factory=dict)
+    """Of the files asked for with `also`: their text, if they have any."""
+    not_searched: tuple[str, ...] = ()
+    """What of the repository around a change was not looked at."""
     unread: tuple[str, ...] = ()
     """Of what was not read, the files that should have been: not UTF-8, missing, not readable, in a conflict, over a limit."""
+
+    @property
+    def under_review(self) -> tuple[Source, ...]:
+        return tuple(source for source in self.sources if not source.purpose)
 
 
 def read_target(
@@ -62,6 +77,12 @@ def read_target(
     include: Sequence[str] = (),
     directory: Path | None = None,
     standard_input: Callable[[], str] | None = None,
+    since: str | None = None,
+    also: Sequence[str] = (),
+    context: Sequence[str | Path] = (),
+    rules: str | Path | None = None,
+    intent: Sequence[str | Path] = (),
+    evidence: Sequence[str | Path] = (),
 ) -> Target:
     """Read files, directories and `-` (standard input), or changes that Git records.
 
@@ -72,25 +93,100 @@ def read_target(
     A file that is named is read whatever its name. Below a directory and in changes, lock files, generated and minified files,
     patches and files of more than 1 MB are left out unless `include`, in `.gitignore` syntax, names them; at most 1,000 files and
     10 MB are read there. `directory`, default: the current one, is where relative paths and Git begin. `standard_input` returns
-    the text for `-`. Raises `SourceError`.
+    the text for `-`. With `since`, a commit, only what is new in the change since then is read. `also` names files whose text
+    after the change is wanted. Raises `SourceError`.
+
+    Beside it are read: `rules`, by default the `REVIEW.md`, else `AGENTS.md` or `CLAUDE.md` of the base of a change, so that it
+    cannot bring its own; `intent`, what the author says of the change, after the messages of its commits; `context`, what may be
+    quoted and is not under review; `evidence`, SARIF of tools; of changes, files that name what they define, remove or call.
     """
+    names = _checked(paths)
+    are_changes = diff is not None or staged or not names
+    collection = Collection(parse_patterns(include), is_of_changes=are_changes)
+    place = directory or Path()
+    given = [
+        *([] if rules is None else read_given([os.fspath(rules)], place, "rules")),
+        *read_given([str(path) for path in intent], place, "intent"),
+        *read_given([str(path) for path in context], place, "context"),
+    ]
+    if are_changes:
+        if STANDARD_INPUT in names:
+            raise SourceError("standard input has no changes", where=STANDARD_INPUT, do="Name paths, or none.")
+        with Git(place) as git:
+            read = _read_changes(git, compare(git, diff, staged=staged), names, collection, since, also)
+    else:
+        if since is not None:
+            raise SourceError("only changes have a history", where="--since", do="Give a range: --diff main...HEAD.")
+        _add_named(names, place, collection, standard_input or _read_standard_input)
+        read = _Read(_listed(names), list(_rules_beside(place)), texts={s.name: s.text for s in collection.sources})
+    found = [source for source in read.beside if rules is None or source.purpose != "rules"]
+    given += read_evidence(evidence, place, [source.name for source in collection.sources])
+    return Target(
+        _together(collection.sources, [*found, *given], read.around.sources),
+        *(collection.left_out, read.title),
+        commit=read.commit,
+        texts=read.texts,
+        not_searched=read.around.left_out,
+        unread=collection.unread,
+    )
+
+
+def _checked(paths: Sequence[str | Path]) -> list[str]:
     names = [os.fspath(path) for path in paths]
     for name in names:
         if not name or (name.startswith("-") and name != STANDARD_INPUT):
             raise SourceError(f"{name!r} is not a path", do="Write ./NAME for a file whose name begins with -.")
-    are_changes = diff is not None or staged or not names
-    collection = Collection(parse_patterns(include), is_of_changes=are_changes)
-    if are_changes:
-        if STANDARD_INPUT in names:
-            raise SourceError("standard input has no changes", where=STANDARD_INPUT, do="Name paths, or none.")
-        with Git(directory or Path()) as git:
-            compared = compare(git, diff, staged=staged)
-            add_changes(git, compared, names, collection)
-        title = f"{compared.title} in {_listed(names)}" if names else compared.title
-    else:
-        _add_named(names, directory or Path(), collection, standard_input or _read_standard_input)
-        title = _listed(names)
-    return Target(tuple(collection.sources), collection.left_out, title, collection.unread)
+    return names
+
+
+@dataclass(frozen=True)
+class _Read:
+    """What is known of a target beside its documents; the fields are those of `Target`."""
+
+    title: str
+    beside: Sequence[Source]
+    around: Surroundings = field(default_factory=Surroundings)
+    commit: str = ""
+    texts: Mapping[str, str] = field(default_factory=dict)
+
+
+def _read_changes(
+    git: Git, compared: Compared, names: Sequence[str], collection: Collection, since: str | None, also: Sequence[str]
+) -> _Read:
+    add_changes(git, compared, names, collection)
+    title = f"{compared.title} in {_listed(names)}" if names else compared.title
+    if since is not None:
+        before = Collection(collection.include, is_of_changes=True)
+        add_changes(git, compared_at(git, compared, since), (), before)
+        collection.sources[:] = unreviewed(collection.sources, before.sources)
+        title = f"{title} that are new since {since[:12]}"
+    beside = [*rules_of_commit(git, compared), *commit_messages(git, compared)] if collection.sources else []
+    around = read_surroundings(tree_of(git, compared), collection.sources)
+    return _Read(title, beside, around, compared.commit, new_texts(git, compared, also))
+
+
+def _together(target: Sequence[Source], beside: Sequence[Source], around: Sequence[Source]) -> tuple[Source, ...]:
+    """Return all documents, the target first, none twice; nothing without a target."""
+    own = {source.name for source in target}
+    kept = sorted((s for s in beside if s.purpose != "context" or s.name not in own), key=_by_purpose)
+    named = {source.name for source in kept}
+    return (*target, *kept, *(source for source in around if source.name not in named)) if target else ()
+
+
+def _by_purpose(source: Source) -> int:
+    return ("rules", "intent", "context").index(source.purpose)
+
+
+def _rules_beside(directory: Path) -> Iterator[Source]:
+    """Yield the rules of the project of files: as last committed; without a repository, from the directory."""
+    if repository_of(os.path.abspath(directory)) is None:
+        yield from rules_of_directory(directory)
+        return
+    try:
+        with Git(directory) as git:
+            yield from rules_of_commit(git, None)
+    except SourceError:
+        return  # files are read without Git, too
 
 
 def _add_named(names: Sequence[str], directory: Path, found: Collection, standard_input: Callable[[], str]) -> None:

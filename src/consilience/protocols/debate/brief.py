@@ -381,7 +381,7 @@ def trust_items(report: DebateData) -> Iterator[Item]:
 def _lock_items(report: DebateData) -> Iterator[Item]:
     metrics = report.system_metrics
     if metrics.crux_lock_attempts:
-        text = f"Crux locks: {count(metrics.crux_lock_attempts, 'attempt')}, {metrics.crux_lock_failures} failed"
+        text = f"Agreement on a question: {count(metrics.crux_lock_attempts, 'attempt')}, {metrics.crux_lock_failures} failed"
         reasons = _counted(metrics.failure_reasons, CRITERIA)
         committed = tuple(c.message for thread in report.threads for c in thread.commitments) or report.last_refs
         yield Item(text=f"{text} ({reasons})." if reasons else f"{text}.", refs=committed)
@@ -396,7 +396,10 @@ def _lock_items(report: DebateData) -> Iterator[Item]:
         graded = "none was graded" if rate is None else f"{format_share(rate)} of the graded ones accepted"
         retries = f", {metrics.steelman_retries} of them another try" if metrics.steelman_retries else ""
         refs = tuple(steelman.message for thread in report.threads for steelman in thread.steelmen)
-        yield Item(text=f"Steelmen: {metrics.steelman_attempts}{retries}; {graded}.", refs=refs)
+        yield Item(
+            text=f"The other side's case was put {count(metrics.steelman_attempts, 'time')}{retries}; {graded}.",
+            refs=refs,
+        )
 
 
 def _counted(numbers: Mapping[str, int], words: Mapping[str, str]) -> str:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from string import ascii_uppercase
 from typing import Literal
 
-from consilience.domain.sections import Edge, Graph, GraphPanel, Node, Paragraph, Table, View
-from consilience.protocols._common.presenting import bullets
-from consilience.protocols.debate.crux_sections import dependencies
+from consilience.domain.sections import Block, Edge, Graph, GraphPanel, Node, Paragraph, Table, View
 from consilience.protocols.debate.moves import SIDES, DependencyKind
 from consilience.protocols.debate.records import Coalition, Dependency
-from consilience.protocols.debate.state import DebateData
+from consilience.protocols.debate.state import DebateState
 
 _LINES: dict[DependencyKind, tuple[str, Literal["plain", "dashed", "faint"]]] = {
     "ENTAILS": ("⇒", "plain"),
@@ -24,14 +22,14 @@ _LEGEND = (
 )
 
 
-def crux_map(report: DebateData) -> View:
-    """Return the map, with a table of its nodes and the argument of each edge."""
-    threads = [crux.thread for crux in report.cruxes]
-    coalitions = list(zip(ascii_uppercase, report.coalitions, strict=False))
-    related = [d for d in report.dependencies if d.source in threads and d.target in threads]
+def crux_map(state: DebateState, found: Sequence[Coalition], below: Iterable[Block] = ()) -> View:
+    """Return the map, with the coalitions `found` so far and a table of its nodes; `below` that come the arguments of its edges."""
+    threads = [crux.thread for crux in state.cruxes]
+    coalitions = list(zip(ascii_uppercase, found, strict=False))
+    related = [d for d in state.dependencies if d.source in threads and d.target in threads]
     levels = _levels(threads, related)
     nodes, rows = [], []
-    for n, crux in enumerate(report.cruxes, 1):
+    for n, crux in enumerate(state.cruxes, 1):
         sides = [(letter, coalition.positions.get(crux.thread)) for letter, coalition in coalitions]
         said = [f"{letter} {SIDES[side]}" for letter, side in sides if side]
         nodes.append(
@@ -43,22 +41,23 @@ def crux_map(report: DebateData) -> View:
                 tone="plain" if crux.validated else "quiet",
                 tip=f"{n}. {crux.question}: {', '.join(said) or 'no coalition agrees on it'}",
                 group="".join(letter for letter, side in sides if side == "YES"),
+                refs=state.crux_refs(crux),
             )
         )
         rows.append((f"{n}. {crux.question}", *(SIDES[side] if side else "–" for _, side in sides)))
     panel = GraphPanel(nodes=tuple(nodes), edges=tuple(_edges(related, levels)))
     heads = ("crux", *(f"{letter}: {coalition.label}" for letter, coalition in coalitions))
-    refs = tuple(report.crux_refs(crux) for crux in report.cruxes)
+    refs = tuple(node.refs for node in nodes)
     blocks = (
-        *(Paragraph(lead=f"{letter}:", text=_members(coalition, report)) for letter, coalition in coalitions),
+        *(Paragraph(lead=f"{letter}:", text=_members(coalition, state)) for letter, coalition in coalitions),
         Table(heads=heads, rows=tuple(rows), left=len(heads), refs=refs),
-        *bullets(dependencies(report)),
+        *below,
     )
     return View(name="crux-map", heading="Crux map", blocks=blocks, picture=Graph(panels=(panel,), legend=_LEGEND))
 
 
-def _members(coalition: Coalition, report: DebateData) -> str:
-    return f"{coalition.label} ({', '.join(report.names[agent] for agent in coalition.members)})"
+def _members(coalition: Coalition, state: DebateState) -> str:
+    return f"{coalition.label} ({', '.join(state.names[agent] for agent in coalition.members)})"
 
 
 def _levels(threads: Sequence[str], related: Sequence[Dependency]) -> dict[str, int]:

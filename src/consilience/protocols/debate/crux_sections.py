@@ -317,16 +317,23 @@ def dependencies(report: DebateData) -> Iterator[Item]:
         if root in numbers and follows:
             text = f"{crux_numbers(follows)} {'follows' if len(follows) == 1 else 'follow'} from it."
             yield Item(lead=f"Settle crux {numbers[root]} first:", text=text, refs=report.crux_refs(cruxes[root]))
-    for dependency in report.dependencies:
-        if dependency.source in numbers and dependency.target in numbers:
-            refs = (*report.crux_refs(cruxes[dependency.source]), *report.crux_refs(cruxes[dependency.target]))
-            yield Item(text=_dependency(dependency, numbers), refs=refs)
+    yield from relations(report)
     for contradiction in report.contradictions:
         if contradiction.source in numbers and contradiction.target in numbers:
             names = join_names([report.names[agent] for agent in contradiction.agents])
             text = f"{names} on {crux_numbers([numbers[contradiction.source], numbers[contradiction.target]])}."
             refs = tuple(report.final[agent].key for agent in contradiction.agents if agent in report.final)
             yield Item(lead="Answers that rule each other out:", text=text, refs=refs or report.last_refs)
+
+
+def relations(state: DebateState) -> Iterator[Item]:
+    """How the answer to one crux bears on another, each with its argument."""
+    cruxes = {crux.thread: crux for crux in state.cruxes}
+    numbers = {thread: n for n, thread in enumerate(cruxes, 1)}
+    for dependency in state.dependencies:
+        if dependency.source in numbers and dependency.target in numbers:
+            refs = (*state.crux_refs(cruxes[dependency.source]), *state.crux_refs(cruxes[dependency.target]))
+            yield Item(text=_dependency(dependency, numbers), refs=refs)
 
 
 def next_questions(report: DebateData) -> Iterator[Item]:

@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from consilience.protocols.debate import notes
 from consilience.protocols.debate.moves import MOVES
 from consilience.protocols.debate.records import (
+    Coalition,
     Commitment,
     CommonGround,
     Concession,
@@ -51,6 +52,8 @@ class DebateFold:
         self.threads: dict[str, Thread] = {}
         self.dependencies: tuple[Dependency, ...] = ()
         self.duplicates: tuple[tuple[str, str], ...] = ()
+        self.coalitions: tuple[Coalition, ...] = ()
+        """Who stood with whom when that last changed."""
         self.candidates: tuple[CommonGround, ...] = ()
         """Statements on which the final ballots vote."""
         self.next_questions: tuple[str, ...] = ()
@@ -93,6 +96,8 @@ class DebateFold:
             case notes.RelationsNote():
                 self.dependencies += note.dependencies
                 self.duplicates += note.duplicates
+            case notes.CoalitionDetected():
+                self.coalitions = note.coalitions
             case notes.CandidatesNote():
                 self.candidates, self.next_questions = note.candidates, note.next_questions
             case notes.BallotsRechecked():

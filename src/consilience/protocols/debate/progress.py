@@ -24,7 +24,8 @@ from consilience.domain.sections import (
 )
 from consilience.protocols._common.presenting import bullets
 from consilience.protocols.debate import notes
-from consilience.protocols.debate.crux_sections import GIVES_UP, steelman_items
+from consilience.protocols.debate.crux_map import crux_map
+from consilience.protocols.debate.crux_sections import GIVES_UP, relations, steelman_items
 from consilience.protocols.debate.fold import DebateFold
 from consilience.protocols.debate.moves import ACTIVE, ENDINGS, MOVES, SIDES, STAGES, STATUSES
 from consilience.protocols.debate.records import Framing, ThreadRecord
@@ -37,6 +38,10 @@ LAST_LINES = 8
 
 def state_so_far(progress: UnfinishedSession) -> DebateState:
     """Return the debate as far as its messages and notes tell it; sealed ballots are not shown before it ends."""
+    return _state(_fold(progress), progress)
+
+
+def _fold(progress: UnfinishedSession) -> DebateFold:
     started = progress.started
     first = (progress.text(source.text) for source in started.sources if source.generations is None)
     fold = DebateFold([agent.id for agent in voices(started.agents)], (started.task, *first))
@@ -45,21 +50,26 @@ def state_so_far(progress: UnfinishedSession) -> DebateState:
             fold.publish(event.id, event.sender, event.kind, progress.text(event.text), event.reply_to)
         elif isinstance(event, Noted) and (note := _load_note(event, progress.text)) is not None:
             fold.apply(note)
+    return fold
+
+
+def _state(fold: DebateFold, progress: UnfinishedSession) -> DebateState:
     duration = max((message.at for message in fold.messages), default=0)
-    return DebateState(agents=started.agents, duration=duration, **fold.record())
+    return DebateState(agents=progress.started.agents, duration=duration, **fold.record())
 
 
 def extend_progress(common: Presentation, progress: UnfinishedSession) -> Presentation:
     """Add to a presentation what shows an unfinished debate: its threads, who said what last, all views."""
-    state = state_so_far(progress)
-    shown = views(state)
+    fold = _fold(progress)
+    state = _state(fold, progress)
+    maps = (crux_map(state, fold.coalitions, bullets(relations(state))),) if len(state.cruxes) > 1 else ()
     words = tuple(transcript_blocks(state))
     transcript = View(name="transcript", heading="Messages in order", blocks=words, is_empty=not state.messages)
     cards = tuple(block for thread in state.threads for block in _card(thread, state))
     section = Section(name="threads", part="differences", heading="Questions so far", blocks=cards)
     columns = tuple(_column(thread, state) for thread in state.threads if thread.status in ACTIVE)
     named = common.model_copy(update={"names": {**common.names, **state.names}})
-    return extend_presentation(named, sections=(section,), views=(*shown, transcript), columns=columns)
+    return extend_presentation(named, sections=(section,), views=(*views(state), *maps, transcript), columns=columns)
 
 
 def _column(thread: ThreadRecord, state: DebateState) -> ProgressColumn:

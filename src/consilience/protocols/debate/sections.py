@@ -25,6 +25,7 @@ from consilience.domain.sections import (
     Section,
     SettingLimit,
     Table,
+    View,
     extend_presentation,
 )
 from consilience.domain.wording import count, join_names
@@ -83,13 +84,18 @@ def presentation(report: DebateData) -> Presentation:
         below_answer=tuple(qualifications(report)),
         sections=sections,
         figures=tuple(_figures(report)),
-        views=(*views(report), *((crux_map(report),) if len(report.cruxes) > 1 else ())),
+        views=(*views(report), *_crux_map(report)),
         positions=tuple(_positions(report)),
         seats=_seats(report),
         names=report.names,
         calls=_calls(report),
         can_tell=bool(report.final),
     )
+
+
+def _crux_map(report: DebateData) -> Iterator[View]:
+    if len(report.cruxes) > 1:
+        yield crux_map(report, report.coalitions, bullets(dependencies(report)))
 
 
 def _limit(report: DebateData) -> SettingLimit | None:

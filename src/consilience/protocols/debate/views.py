@@ -24,6 +24,7 @@ from consilience.domain.wording import count
 from consilience.protocols._common.presenting import empty_view, format_score
 from consilience.protocols.debate.moves import ACTIVE, MOVES, SIDES, STAGES, STATUSES, ThreadStatus
 from consilience.protocols.debate.records import Crux, DebateMessage, ThreadRecord
+from consilience.protocols.debate.stance import stance_view
 from consilience.protocols.debate.state import (
     DebateState,
     certainty,
@@ -41,7 +42,7 @@ _TONES: dict[ThreadStatus, Tone] = {"FAILED_LOCK": "bad", "STALE": "bad", "MERGE
 def views(state: DebateState) -> tuple[View, ...]:
     """Return all views, the table of cruxes first. Of a single thread, `threads` has what a timeline would show."""
     timeline = (_timeline(state),) if len(state.threads) > 1 else ()
-    return (_cruxes(state), _threads(state), *timeline)
+    return (_cruxes(state), stance_view(state), _threads(state), *timeline)
 
 
 def badge(thread: ThreadRecord) -> str:

@@ -1,31 +1,27 @@
-"""A baseline: known findings that a review does not report again."""
+"""Known findings, which a review does not report again: those of a baseline and those of earlier reviews of the same change."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from consilience.domain.errors import SettingsError
 from consilience.domain.events import text_id
-from consilience.domain.findings import DroppedFinding, Finding
+from consilience.domain.findings import DroppedFinding, Finding, Identity, KnownFinding, as_known
 from consilience.engine.sources import same_form
 
-BASELINE_VERSION = 1
-MIN_SHARED_CHARS = 12
-"""Characters in normal form that two quotations share at least, if they overlap and are not equal."""
+BASELINE_VERSION = 2
+DIGEST_CHARS = 16
 
 
-class KnownFinding(BaseModel):
-    """An entry of a baseline. Further fields are for readers."""
+class _BaselineFile(BaseModel):
+    model_config = ConfigDict(extra="ignore")
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-    file: str
-    quotation: str = ""
-    fingerprint: str = ""
+    findings: tuple[KnownFinding, ...]
 
 
 @dataclass(frozen=True)
@@ -34,15 +30,20 @@ class Baseline:
 
     known: tuple[KnownFinding, ...] = ()
 
-    def match(self, file: str, quotation: str, print_of_finding: str) -> KnownFinding | None:
-        """Return the entry for a finding in `file` whose quotation overlaps with its own; of an entry without a quotation the
-        fingerprint counts. Another defect in the same line is not known."""
+    def match(self, finding: Finding, lines: Mapping[int, str]) -> KnownFinding | None:
+        """Return the entry for a finding: of the same file and category, whose lines are among `lines`, the known lines of that
+        side of the file, and share one with the lines of the finding. None if the quoted lines were changed."""
         for entry in self.known:
-            if entry.file != file:
-                continue
-            if overlap(entry.quotation, quotation) if entry.quotation else entry.fingerprint == print_of_finding:
+            if entry.status != "gone" and any(_is_known(identity, finding, lines) for identity in entry.identities):
                 return entry
         return None
+
+
+def _is_known(identity: Identity, finding: Finding, lines: Mapping[int, str]) -> bool:
+    if (identity.file, identity.side, identity.category) != (finding.file, finding.side, finding.category):
+        return False
+    place = find_again(identity, lines)
+    return place is not None and place[0] <= finding.last_line and finding.first_line <= place[1]
 
 
 def parse_baseline(text: str) -> Baseline:
@@ -60,58 +61,110 @@ def parse_baseline(text: str) -> Baseline:
             f"the baseline has version {version!r:.40}, expected {BASELINE_VERSION}", where="baseline", do=advice
         )
     try:
-        return Baseline(tuple(map(KnownFinding.model_validate, data["findings"])))
-    except (KeyError, TypeError, ValidationError) as error:
-        reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else "it has no list of findings"
+        known = _BaselineFile.model_validate(data).findings
+    except ValidationError as error:
+        reason = error.errors()[0]["msg"]
         raise SettingsError(f"the baseline cannot be read: {reason}", where="baseline", do=advice) from None
+    if not all(entry.identities for entry in known):
+        raise SettingsError("the baseline has a finding without identities", where="baseline", do=advice)
+    return Baseline(known)
 
 
-def baseline_of(findings: Iterable[Finding | DroppedFinding]) -> str:
-    """Return a baseline with these findings as JSON, sorted by file and quotation. Those without a fingerprint are left out.
+def baseline_of(findings: Iterable[Finding | DroppedFinding | KnownFinding]) -> str:
+    """Return a baseline with these findings as JSON, sorted by file and quotation. Those without an identity are left out."""
+    entries = {finding.identities: _accepted(finding) for finding in findings if finding.identities}
+    ordered = sorted(
+        entries.values(), key=lambda entry: (entry.file, entry.quotation, entry.claim, entry.identities[0].line)
+    )
+    data = {"version": BASELINE_VERSION, "findings": [entry.model_dump(exclude_defaults=True) for entry in ordered]}
+    return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
 
-    A finding that several were merged into has an entry for each quotation by which a later run would not know it otherwise.
+
+def _accepted(finding: Finding | DroppedFinding | KnownFinding) -> KnownFinding:
+    known = finding if isinstance(finding, KnownFinding) else as_known(finding)
+    return known.model_copy(update={"status": "accepted", "thread": "", "url": ""})
+
+
+def with_status(known: KnownFinding, text_of: Callable[[str], str | None]) -> KnownFinding:
+    """Return a known finding as it stands in the files of which `text_of` returns the text, None for none.
+
+    It is gone if its quoted lines, or those that cause it, are no longer as they were; for removed lines, if they are back.
     """
-    entries = {
-        (finding.file, same_form(words)): {
-            "file": finding.file,
-            "quotation": words,
-            "claim": finding.claim,
-            "severity": finding.severity,
-            "category": finding.category,
-            "fingerprint": known,
-        }
-        for finding in findings
-        if finding.fingerprint
-        for words, known in [
-            (finding.quotation, finding.fingerprint),
-            *((w, "") for w in finding.also_quoted if not overlap(w, finding.quotation)),
-        ]
-    }
-    ordered = sorted(entries.values(), key=lambda entry: (entry["file"], entry["quotation"], entry["claim"]))
-    return json.dumps({"version": BASELINE_VERSION, "findings": ordered}, indent=2, ensure_ascii=False) + "\n"
+    if known.status != "stands":
+        return known
+    for identity in filter(None, (known.identities[0], known.cause)):
+        lines = dict(enumerate((text_of(identity.file) or "").split("\n"), 1))
+        places = len(_places(identity.digest, identity.lines, lines))
+        if places > identity.kept if identity.side == "old" else not places:
+            return known.model_copy(update={"status": "gone"})
+    return known
+
+
+# --- the identity of lines
+
+
+def identity(
+    file: str, category: str, side: str, first: int, last: int, lines: Mapping[int, str], new_lines: Mapping[int, str]
+) -> Identity | None:
+    """Return the identity of the lines `first` to `last` of a file, of which `lines` are known; None if one of them is not.
+
+    `new_lines` are those of the new file: the same, unless the lines are removed ones.
+    """
+    if any(number not in lines for number in range(first, last + 1)):
+        return None
+    count, digest = last - first + 1, _digest(lines[number] for number in range(first, last + 1))
+    return Identity(
+        file=file,
+        category=category,
+        side="old" if side == "old" else "new",
+        line=first,
+        lines=count,
+        digest=digest,
+        before=_around(lines, first - 1),
+        after=_around(lines, last + 1),
+        kept=len(_places(digest, count, new_lines)) if side == "old" else 0,
+    )
+
+
+def find_again(identity: Identity, lines: Mapping[int, str]) -> tuple[int, int] | None:
+    """Return where the lines of an identity are among the known lines of a file; None if they are not there as they were.
+
+    Of several places the one with the same lines around it counts, then the nearest to where it was.
+    """
+
+    def likeness(first: int) -> tuple[int, int]:
+        same = (_around(lines, first - 1) == identity.before) + (
+            _around(lines, first + identity.lines) == identity.after
+        )
+        return same, -abs(first - identity.line)
+
+    best = max(_places(identity.digest, identity.lines, lines), key=likeness, default=None)
+    return None if best is None else (best, best + identity.lines - 1)
+
+
+def _places(digest: str, count: int, lines: Mapping[int, str]) -> list[int]:
+    """Return the first line of each place with these lines."""
+    return [
+        first
+        for first in lines
+        if first + count - 1 in lines and _digest(lines.get(first + n, "") for n in range(count)) == digest
+    ]
+
+
+def _around(lines: Mapping[int, str], number: int) -> str:
+    return _digest([lines[number]]) if number in lines else ""
+
+
+def _digest(lines: Iterable[str]) -> str:
+    return _line_digest("\n".join(lines))
+
+
+@lru_cache(maxsize=50_000)
+def _line_digest(text: str) -> str:
+    return text_id("\n".join(map(same_form, text.split("\n"))))[:DIGEST_CHARS]
 
 
 def fingerprint(file: str, line: str) -> str:
-    """Return an id of a finding that stays when lines move, and when another run quotes more or less of the line: of the file and
-    the text of the first quoted line in normal form."""
+    """Return an id of a finding for alerts, which stays when lines move, and when another run quotes more or less of the line: of
+    the file and the text of the first quoted line in normal form."""
     return text_id(f"{file}\n{same_form(line)}")
-
-
-def overlap(first: str, second: str) -> bool:
-    """Return whether two quotations in normal form are equal, or share `MIN_SHARED_CHARS`: one holds the other, or one begins with
-    the end of the other."""
-    first_form, other = same_form(first), same_form(second)
-    if not first_form or not other:
-        return False
-    return first_form == other or _continues(first_form, other) or _continues(other, first_form)
-
-
-def _continues(text: str, other: str) -> bool:
-    """Return whether `text` holds `other`, or ends with its beginning, in at least `MIN_SHARED_CHARS` characters."""
-    start = other[:MIN_SHARED_CHARS]
-    at = text.find(start) if len(start) == MIN_SHARED_CHARS else -1
-    while at >= 0:
-        if other.startswith(text[at : at + len(other)]):
-            return True
-        at = text.find(start, at + 1)
-    return False

@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
+from consilience.domain.document_shares import Purpose
 from consilience.domain.findings import DroppedFinding, FileRead, Finding, PartRead
 from consilience.domain.messages import Quotation
 from consilience.domain.outcome import StopReason
 from consilience.domain.report import Claim, Dissent
 from consilience.domain.tokens import estimate_tokens
 from consilience.domain.wording import count
+from consilience.engine.analysis import independence
 from consilience.engine.sources import Document, parse_reference
 from consilience.engine.work import Failure, Reply
 from consilience.protocols.review.ballots import milder_votes, reasons, verdict_of, vote_changes
 from consilience.protocols.review.parts import unshown_documents
 from consilience.protocols.review.presenting import count_dropped, describe_dropped
 from consilience.protocols.review.report import ReviewReport
+from consilience.protocols.review.requests import cut_words
 from consilience.protocols.review.rounds import ReviewRun
 from consilience.protocols.review.settings import ReviewSettings
 from consilience.protocols.review.vetting import listed
@@ -85,10 +88,44 @@ async def conclude(run: ReviewRun, stop: StopReason) -> ReviewReport:
         parts=parts,
         questions=_questions(run.settings),
         files=_files_read(run),
-        left_out=run.settings.left_out,
-        unread_files=run.settings.unread_files,
+        **_of_target(run.settings),
+        shown_beside=_beside(run),
+        not_shown=(*_not_shown(run.settings), *run.settings.not_searched),
         hunks=run.changes.hunks if run.changes else (),
+        **_asked(run),
     )
+
+
+def _of_target(settings: ReviewSettings) -> dict[str, object]:
+    """Return what settings and report both have of the target."""
+    names = ("left_out", "unread_files", "known_findings", "reviewed_commit")
+    return {name: getattr(settings, name) for name in names}
+
+
+def _asked(run: ReviewRun) -> dict[str, object]:
+    """Return who took part, if a quick review did not ask its second reviewer: one that said nothing is no second voice."""
+    if not run.settings.is_quick:
+        return {}
+    asked = {agent for agent, _ in run.assignments}
+    agents = tuple(agent for agent in run.session.agents if agent.id in asked)
+    return {"agents": agents, "independence": independence(agents)}
+
+
+def _beside(run: ReviewRun) -> dict[Purpose, tuple[str, ...]]:
+    """Return the names of what any part was shown that is not under review."""
+    shown = {reference.partition(":")[0] for part in run.settings.shown_beside for reference in part}
+    names: dict[Purpose, tuple[str, ...]] = {}
+    for document in run.session.sources:
+        if document.purpose and document.id in shown:
+            names[document.purpose] = (*names.get(document.purpose, ()), document.name or document.id)
+    return names
+
+
+def _not_shown(settings: ReviewSettings) -> Iterator[str]:
+    """Yield what had no room beside each part."""
+    for part, cut in enumerate(settings.without_room, 1):
+        if words := cut_words(cut):
+            yield f"{f'beside part {part}' if len(settings.parts) > 1 else 'for lack of room'}: {', '.join(words)}"
 
 
 def _dissent(run: ReviewRun, findings: Sequence[Finding]) -> tuple[Dissent, ...]:
@@ -156,7 +193,9 @@ def _answer(
     read_files = len(_files(run, [part.documents for part in parts if part.readers]))
     files = count(all_files, "file") if read_files == all_files else f"{read_files} of {count(all_files, 'file')}"
     unjoined = "; several findings may be one defect" if len(findings) > 1 else ""
-    sentences = [f"The lead wrote no review{unjoined}." if findings else f"No findings in {files}."]
+    these = "these findings" if len(findings) > 1 else "this finding"
+    unwritten = f"A quick review: no agent judged {these}" if run.settings.is_quick else "The lead wrote no review"
+    sentences = [f"{unwritten}{unjoined}." if findings else f"No findings in {files}."]
     verdict = verdict_of(run.ballots)
     if verdict is not None and verdict.vote != "approve" and not findings:
         against = [ballot for ballot in run.ballots if ballot.vote != "approve"]

@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field, WithJsonSchema, create_model, model_valid
 from pydantic.json_schema import SkipJsonSchema
 
 from consilience.coordination.convergence import ConvergenceCheck
+from consilience.domain.document_shares import Purpose
 from consilience.domain.findings import CATEGORIES, SEVERITIES, CheckKind, FindingsReport, ReviewVote, VerdictKind
 from consilience.domain.messages import ClaimReplies, FreeText
 from consilience.domain.outcome import Severity
@@ -47,7 +48,10 @@ class FindingReply(BaseModel):
     quotation: str
     """The exact words at fault."""
     cause: SkipJsonSchema[str] = ""
-    """The exact words of the changed line that causes the defect, if the quotation is of an unchanged one."""
+    """The exact words of the changed line that causes the defect, if the quotation is of an unchanged one; where nothing changed,
+    those of what is under review, if the quotation is not of it."""
+    rule: SkipJsonSchema[str] = ""
+    """The exact words of a rule of the project that it breaks."""
     claim: str
     """What is wrong, in a sentence that makes sense on its own."""
     consequence: str = ""
@@ -59,9 +63,21 @@ class FindingReply(BaseModel):
 
 
 class ChangeFindingReply(FindingReply):
-    """The same where a diff is reviewed, whose reviewers are asked for the cause."""
+    """The same where reviewers are asked for the cause: of a diff, or beside what is not under review."""
 
     cause: str = ""
+
+
+class RuledFindingReply(FindingReply):
+    """The same where a project has rules."""
+
+    rule: str = ""
+
+
+class RuledChangeFindingReply(ChangeFindingReply):
+    """The same with both."""
+
+    rule: str = ""
 
 
 class ReadReply(BaseModel):
@@ -101,9 +117,14 @@ class WrittenReviewReply(ReviewReply):
 
 
 @lru_cache
-def review_reply(room: int, *, written: bool, of_diff: bool = False) -> type[ReviewReply]:
-    """Return the type of a review of at most `room` findings."""
-    entry = ChangeFindingReply if of_diff else FindingReply
+def review_reply(room: int, *, written: bool, caused: bool = False, ruled: bool = False) -> type[ReviewReply]:
+    """Return the type of a review of at most `room` findings, asked for with their causes and rules or without."""
+    entry = {
+        (False, False): FindingReply,
+        (True, False): ChangeFindingReply,
+        (False, True): RuledFindingReply,
+        (True, True): RuledChangeFindingReply,
+    }[caused, ruled]
     findings = Annotated[list[entry], Field(json_schema_extra={"maxItems": room})]  # type: ignore[valid-type]
     base = WrittenReviewReply if written else ReviewReply
     return create_model(base.__name__, __base__=base, findings=(findings, Field(default_factory=list)))
@@ -168,17 +189,22 @@ class ReviewData(FindingsReport):
     formats: ClassVar[Mapping[str, str]] = {
         "sarif": "review.sarif",
         "github": "comments.json",
+        "gitlab": "gl-code-quality-report.json",
     }
 
     protocol: str = "review"
+    shown_beside: Mapping[Purpose, tuple[str, ...]] = Field(default_factory=dict)
+    """What stood beside the parts and was not under review: the names of documents, by purpose."""
+    not_shown: tuple[str, ...] = ()
+    """What had no room beside a part, and what of the repository was not searched."""
     evaluations: tuple[ConvergenceCheck, ...] = ()
     """Of each iteration of red and blue: which gates were met, by whom, and what followed."""
 
     def failing(self, what: str) -> str:
         """Return why a command with --fail-on WHAT fails, in a sentence; "" if it does not.
 
-        It names the findings of at least this severity that no agent refuted, listed or over the limit, or, with `reject`, who
-        votes so; or the parts that no agent reviewed.
+        It names the findings of at least this severity that no agent refuted, listed, over the limit, or of an earlier review
+        and as they were, or, with `reject`, who votes so; or the parts that no agent reviewed.
         """
         if what == "reject":
             if self.verdict is not None and self.verdict.vote == "reject":
@@ -197,4 +223,6 @@ class ReviewData(FindingsReport):
         over = [finding for finding in self.dropped if finding.reason == "over the limit" and not finding.disputed]
         if unlisted := sum(finding.severity in worst for finding in over):
             named.append(f"{unlisted} over the limit of findings")
+        if standing := [known for known in self.known_findings if known.status == "stands" and known.severity in worst]:
+            named.append(f"{len(standing)} of earlier reviews that still stand")
         return named

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 
 from consilience.domain.findings import DroppedFinding, Finding, JudgedBy, place_of
 from consilience.engine.sources import Document, select_documents
-from consilience.protocols.review.baseline import parse_baseline
 from consilience.protocols.review.findings import ReviewReply, VerdictReply
 from consilience.protocols.review.settings import ReviewSettings
 from consilience.protocols.review.vetting import Submitted, judged, vet
@@ -30,8 +29,9 @@ class OpenParts:
         return self._open_to(agent, self.settings.parts[part - 1])
 
     def related(self, agent: str, part: int) -> tuple[str, ...]:
-        """Return the lines of other parts that an agent is shown beside a part."""
-        return self._open_to(agent, self.settings.related_lines[part - 1]) if self.settings.related_lines else ()
+        """Return what an agent is shown beside a part: material, lines of the repository, and lines of other parts."""
+        lines = (self.settings.shown_beside, self.settings.related_lines)
+        return self._open_to(agent, [reference for of in lines if of for reference in of[part - 1]])
 
     def shown(self, agent: str, part: int) -> tuple[Document, ...]:
         return select_documents(self.references(agent, part), self.documents, agent)
@@ -69,7 +69,7 @@ class ReviewFold:
         vetted = vet(
             list(self.submitted.values()),
             self.open.documents,
-            baseline=parse_baseline(settings.baseline),
+            baseline=settings.known_before,
             changed_lines_only=settings.changed_lines_only,
         )
         self.findings, self.dropped = vetted.findings, vetted.dropped

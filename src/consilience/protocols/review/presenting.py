@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from consilience.coordination.convergence import ConvergenceCheck
+from consilience.domain.document_shares import Purpose
 from consilience.domain.findings import (
     SEVERITIES,
     DroppedFinding,
@@ -52,6 +53,12 @@ VERBS: Mapping[VerdictKind, str] = {
     "unsure": "is unsure",
 }
 GATES = "Gates by iteration"
+BESIDE: Mapping[Purpose, str] = {
+    "rules": "Rules of the project",
+    "intent": "What the author says",
+    "context": "Context, not under review",
+    "repository": "Lines of the repository, not under review, in",
+}
 OLDER = "On unchanged lines, not judged"
 
 
@@ -93,6 +100,8 @@ def _details(finding: Finding) -> Iterator[Block]:
     if finding.cause:
         yield Paragraph(lead="Caused by the changed line", text=place_of(finding.cause))
         yield _quoted(finding.cause.file, finding.cause.quotation)
+    if finding.rule:
+        yield Paragraph(lead=f"Breaks a rule ({finding.rule.file}:{finding.rule.line}):", text=finding.rule.quotation)
     if finding.consequence.strip():
         yield Paragraph(lead="Why it matters:", text=finding.consequence)
     yield from _check(finding.check)
@@ -249,11 +258,21 @@ def _reading(report: ReviewData) -> Iterator[Block]:
     if silent:
         more = f" and {len(silent) - MAX_NAMED} more" if len(silent) > MAX_NAMED else ""
         items.append(Item(lead="No reviewer says what it checked in:", text=", ".join(silent[:MAX_NAMED]) + more))
+    items += [
+        Item(lead=f"{words}:", text=", ".join(names[:MAX_NAMED]), note=_more(len(names)))
+        for purpose, words in BESIDE.items()
+        if (names := report.shown_beside.get(purpose, ()))
+    ]
+    items += [Item(lead="Not shown:", text=text) for text in report.not_shown]
     items += left_out_items(report.left_out)
     if not report.findings:
         named = [(file.file, agent, remark) for file in report.files for agent, remark in file.remarks]
         items += [Item(lead=f"Checked in {file} by {agent}:", text=remark) for file, agent, remark in named[:MAX_NAMED]]
     yield from bullets(items)
+
+
+def _more(names: int) -> str:
+    return f"and {names - MAX_NAMED} more" if names > MAX_NAMED else ""
 
 
 def left_out_items(left_out: Iterable[str]) -> list[Item]:
@@ -306,7 +325,9 @@ DROPPED: Mapping[DroppedReason, tuple[str, str]] = {
     "false quotation": ("false quotation rejected", "false quotations rejected"),
     "ignored": ("ignored by a comment in the text", "ignored by comments in the text"),
     "baseline": ("known from the baseline", "known from the baseline"),
+    "known": ("known from an earlier review", "known from an earlier review"),
     "unchanged lines": ("on unchanged lines", "on unchanged lines"),
+    "not under review": ("about what is not under review", "about what is not under review"),
     "over the limit": ("over the limit of findings", "over the limit of findings"),
 }
 MAX_NAMED = 8
@@ -339,7 +360,10 @@ def overall_vote(report: ReviewData) -> str:
     elif len(set(votes.values())) > 1:
         text = f"{head}: {', '.join(each)}. They voted on different parts."
     else:
-        text = f"{head}: {join_names(votes)}{' alone' if len(votes) == 1 and absent else ''}."
+        alone = ", the only reviewer" if len(reviewers(report)) == 1 else " alone" if len(votes) == 1 else ""
+        text = f"{head}: {join_names(votes)}{alone}."
+    if len(votes) > 1 and (single := [part.index for part in report.parts if len(part.readers) == 1]):
+        text += f" {_one_reviewer(single, len(report.parts))}"
     if absent:
         text += f" No ballot from {join_names(absent)}."
     if changed := list(_changed_votes(report)):
@@ -350,6 +374,14 @@ def overall_vote(report: ReviewData) -> str:
         whose = "their" if len(unsupported) > 1 else "its"
         text += f" {names[:1].upper()}{names[1:]} voted for changes, but none of {whose} findings is listed."
     return text
+
+
+def _one_reviewer(single: Sequence[int], parts: int) -> str:
+    """Return which parts had one reviewer, of whose votes nothing is an agreement."""
+    if len(single) == parts:
+        return "Each part had one reviewer."
+    names = name_parts(single)
+    return f"{names[:1].upper()}{names[1:]} had one reviewer."
 
 
 def _changed_votes(report: ReviewData) -> Iterator[str]:

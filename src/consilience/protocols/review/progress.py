@@ -36,7 +36,6 @@ from consilience.protocols.review.presenting import (
     left_out_items,
 )
 from consilience.protocols.review.settings import ReviewSettings
-from consilience.targets.diffs import parse_changes
 
 MAX_PARTS = 12
 """Parts that have a column, the first ones."""
@@ -56,9 +55,7 @@ class _Progress:
 
     def take_events(self) -> None:
         settings, verdicts, readers = self.settings, list[CallCompleted](), dict[str, tuple[str, ...]]()
-        returns = review_reply(
-            1, written=settings.are_reviews_written, of_diff=parse_changes(self.fold.open.documents) is not None
-        )
+        returns = review_reply(1, written=settings.are_reviews_written, caused=True, ruled=True)
         for event in self.session.events:
             match event:
                 case CallCompleted(kind="review", phase=(_, iteration)):
@@ -91,13 +88,17 @@ class _Progress:
         words = count(len(self.fold.findings), "finding")
         if dropped := count_dropped(self.fold.dropped):
             words += f"; not listed: {describe_dropped(dropped)}"
-        if self.fold.findings and not self.judging:
+        if self.fold.findings and not self.judging and not self.settings.is_quick:
             words += "; other reviewers judge them when the reviews are in"
         return f"{words}."
 
     def columns(self) -> Iterator[ProgressColumn]:
         """Yield the parts of the target: who has reviewed each."""
         parts, plan = self.settings.parts, self.settings.plan
+        not_yet = dict.fromkeys(plan.reviewers, "not yet")
+        if plan.is_quick:
+            first, *others = plan.reviewers
+            not_yet |= dict.fromkeys(others, f"only if {first} reports something")
         names = {document.id: document.name or document.id for document in self.fold.open.documents}
         for part in range(1, min(len(parts), MAX_PARTS) + 1):
             documents = dict.fromkeys(reference.partition(":")[0] for reference in parts[part - 1])
@@ -108,7 +109,7 @@ class _Progress:
                 heading=f"{f'Part {part}: ' if len(parts) > 1 else ''}{', '.join(names.get(d, d) for d in documents)}",
                 badge="being judged" if self.judging else f"{done} of {count(len(readers), 'review')}",
                 lines=tuple(
-                    f"{agent}: {count(len(review.reply.findings), 'finding')}" if review else f"{agent}: not yet"
+                    f"{agent}: {count(len(review.reply.findings), 'finding') if review else not_yet[agent]}"
                     for agent, review in reviews.items()
                 ),
                 part=f"part-{part}",

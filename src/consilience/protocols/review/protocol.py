@@ -9,10 +9,12 @@ from pydantic import BaseModel
 
 from consilience.coordination.convergence import ConvergenceCheck, CoordinationFailure
 from consilience.domain.outcome import StopReason
+from consilience.engine.drafts import Drafts, PlannedCalls
 from consilience.engine.quorum import Quorum
 from consilience.engine.session import Session
 from consilience.protocols.review.conclusion import conclude
 from consilience.protocols.review.fold import Assignment
+from consilience.protocols.review.forecast import planned_calls
 from consilience.protocols.review.progress import GATES_NOTE
 from consilience.protocols.review.report import ReviewReport
 from consilience.protocols.review.rounds import ReviewRun
@@ -26,10 +28,14 @@ class Review(ReviewSettings):
     # 3 gave few readers one question each, so that nobody asked the others
     # 4 looked for quotations in any document shown, dropped findings on unchanged lines and hid the ballots from the lead
     # 5 did not record the gates of an iteration
-    version: ClassVar[int] = 6
+    # 6 had other questions for readers of code
+    version: ClassVar[int] = 7
     report: ClassVar[type[ReviewReport]] = ReviewReport
     phase_names: ClassVar[tuple[str, ...]] = ("review", "judge", "closing")
     notes: ClassVar[Mapping[str, type[BaseModel]]] = {GATES_NOTE: ConvergenceCheck}
+
+    def planned_calls(self, drafts: Drafts) -> PlannedCalls | None:
+        return planned_calls(self, drafts) if self.parts else None
 
     async def run(self, session: Session) -> ReviewReport:
         run = ReviewRun(session, self)
@@ -42,8 +48,10 @@ class Review(ReviewSettings):
         except CoordinationFailure as failure:
             session.warn(str(failure))
             return await conclude(run, session.limit_hit or StopReason.FAILED)
-        await run.judge()
-        await run.close()
+        run.vet()
+        if not self.is_quick:
+            await run.judge()
+            await run.close()
         return await conclude(run, stop)
 
     async def _iterate(self, run: ReviewRun) -> StopReason:
@@ -62,9 +70,11 @@ class Review(ReviewSettings):
         return StopReason.EXHAUSTED_STEPS
 
     async def _read(self, run: ReviewRun) -> StopReason:
-        """Every reviewer reviews its parts once: red and blue all at once, and none may be missing; readers one part after
-        another, of whom a quorum is enough, except with partial="fail"."""
-        if self.plan.is_iterative:
+        """Every reviewer reviews its parts once: red and blue all at once, or the second after the first, and none may be missing;
+        readers one part after another, of whom a quorum is enough, except with partial="fail"."""
+        if self.is_quick:
+            await run.read_quickly()
+        elif self.plan.is_iterative:
             await run.review(1, run.assignments)
         else:
             for assignments in run.shifts:

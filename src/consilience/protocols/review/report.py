@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, cast
 
 from consilience.domain.delivery import Delivery
 from consilience.domain.findings import SEVERITIES
-from consilience.domain.outcome import StopReason
+from consilience.domain.outcome import Severity, StopReason
 from consilience.domain.report import UnfinishedSession
 from consilience.domain.sections import Presentation, extend_presentation
 from consilience.protocols._common.presenting import key_figures
@@ -15,7 +15,8 @@ from consilience.protocols.review.baseline import baseline_of
 from consilience.protocols.review.findings import ReviewData
 from consilience.protocols.review.presenting import above_answer, sections, views
 from consilience.protocols.review.progress import extend_progress
-from consilience.reporting.formats.github import github_comments
+from consilience.reporting.formats.github import MAX_COMMENTS, github_comments
+from consilience.reporting.formats.gitlab import code_quality, gitlab_notes
 from consilience.reporting.formats.sarif import sarif
 
 ENDINGS: Mapping[StopReason, str] = {
@@ -44,6 +45,8 @@ class ReviewReport(ReviewData):
     exports: ClassVar[Mapping[str, str]] = {
         "review.sarif": "sarif",
         "comments.json": "github_comments",
+        "gl-code-quality-report.json": "code_quality",
+        "gitlab-notes.json": "gitlab_notes",
         "baseline.json": "baseline",
     }
     deliveries: ClassVar[tuple[Delivery, ...]] = (
@@ -92,11 +95,23 @@ class ReviewReport(ReviewData):
         """Return the findings as a SARIF 2.1.0 log."""
         return sarif(self)
 
-    def github_comments(self) -> dict[str, object]:
-        """Return the findings as the body of a request that creates a review on GitHub."""
-        return github_comments(self, above_answer(self))
+    def github_comments(self, read_to: str | None = None, ending: str = "") -> dict[str, object]:
+        """Return the findings as the body of a request that creates a review on GitHub; `read_to`, `ending` as of the function."""
+        inline = cast(Severity, self.settings.get("inline", "minor"))
+        most = cast(int, self.settings.get("max_inline", MAX_COMMENTS))
+        return github_comments(self, above_answer(self), inline=inline, max_inline=most, read_to=read_to, ending=ending)
+
+    def code_quality(self) -> list[dict[str, object]]:
+        """Return the findings as a Code Quality report of GitLab."""
+        return code_quality(self)
+
+    def gitlab_notes(self) -> list[dict[str, object]]:
+        """Return the findings as bodies of requests that begin discussions of a merge request on GitLab."""
+        return gitlab_notes(self, above_answer(self), inline=cast(Severity, self.settings.get("inline", "minor")))
 
     def baseline(self) -> str:
-        """Return a baseline with the findings listed, those over the limit, and those that an earlier baseline knew."""
-        known = [finding for finding in self.dropped if finding.reason in ("baseline", "over the limit")]
-        return baseline_of([*self.findings, *known])
+        """Return a baseline with the findings listed, those over the limit, those that an earlier baseline knew, and those of
+        earlier reviews that are not gone."""
+        dropped = [finding for finding in self.dropped if finding.reason in ("baseline", "over the limit")]
+        known = [finding for finding in self.known_findings if finding.status != "gone"]
+        return baseline_of([*self.findings, *dropped, *known])

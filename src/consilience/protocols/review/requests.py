@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from consilience.domain.findings import CATEGORIES, BallotCast, Finding, place_of, topic_of
 from consilience.domain.messages import Message, bare_label
 from consilience.domain.tokens import estimate_tokens
+from consilience.engine.drafts import PromptContext
 from consilience.engine.prompt import Prompt, Quote
 from consilience.engine.session import Session
 from consilience.engine.sources import Document
@@ -47,32 +48,28 @@ RELATED_NOTE = (
 )
 
 
-@dataclass(frozen=True)
-class Requests:
-    """Makes the calls of a run."""
+BESIDE_WORDS = ("rules", "intent", "context", "repository")
+"""What may stand beside a part, as templates call it."""
 
-    session: Session
+
+@dataclass(frozen=True)
+class ReviewPrompts:
+    """Writes the prompts of a run, or those that a plan counts."""
+
+    session: PromptContext
     settings: ReviewSettings
     changes: Changes | None
     open: OpenParts
 
-    def review(
-        self,
-        agent: str,
-        part: int,
-        *,
-        key: str,
-        prior: Reply[ReviewReply] | None = None,
-        refinement: str = "",
-        closing: bool = False,
-    ) -> Ask[ReviewReply]:
+    def review_prompt(self, agent: str, part: int, prior: tuple[Quote, ...] = (), refinement: str = "") -> Prompt:
         """A review of one part; with `refinement`, again, beside the agent's own review of it so far."""
         settings, parts = self.settings, len(self.settings.parts)
-        shown = self.open.shown(agent, part)
+        shown, related = self.open.shown(agent, part), self.open.related(agent, part)
+        beside = self._beside(agent, part)
         words = self.session.render_template(
             "review",
             seat=self.session.agent(agent).introduction(),
-            side=agent if settings.plan.is_iterative else "",
+            side=settings.plan.side(agent),
             lens=settings.plan.lens(agent, parts, settings.review_type),
             kind=settings.review_type,
             part=part,
@@ -82,31 +79,79 @@ class Requests:
             diff=next((d.id for d in shown if self.changes and d.id == self.changes.document), ""),
             change=self.changes is not None,
             changed_only=settings.changed_lines_only,
+            moved=self.changes is not None and any(file.moved for file in self.changes.files),
             room=self.room,
             written=self.settings.are_reviews_written,
             categories=tuple(CATEGORIES.items()),
+            **beside,
+            cut=cut_words(self.settings.without_room[part - 1] if self.settings.without_room else ()),
             again=refinement,
-            prior=prior is not None,
+            prior=bool(prior),
         )
-        quotes = (self.session.quote(prior, "you"),) if prior is not None else ()
-        return self.session.ask(
-            agent,
-            Prompt(
-                words,
-                quotes,
-                documents=self.open.references(agent, part),
-                related=self.open.related(agent, part),
-                preface=(RELATED_NOTE,) if self.open.related(agent, part) else (),
-                asks_for_quotations=False,
-            ),
-            key=key,
-            returns=review_reply(
-                self.room, written=self.settings.are_reviews_written, of_diff=self.changes is not None
-            ),
-            kind="review",
-            closing=closing,
-            quoted=artifact,
+        return Prompt(
+            words,
+            prior,
+            documents=self.open.references(agent, part),
+            related=related,
+            preface=(RELATED_NOTE,) if related else (),
+            asks_for_quotations=False,
         )
+
+    def _beside(self, agent: str, part: int) -> dict[str, tuple[str, ...]]:
+        """Return what stands beside a part by purpose: the references to it, with names; of the repository, the files."""
+        words: dict[str, dict[str, None]] = {purpose: {} for purpose in BESIDE_WORDS}
+        for document in self.open.shown_beside(agent, part):
+            if document.purpose:
+                reference = document.id if document.purpose == "repository" else document.reference
+                words[document.purpose][f"{reference} {' '.join(document.name.split())}".rstrip()] = None
+        return {purpose: tuple(names) for purpose, names in words.items()}
+
+    def review_reply(self, agent: str, part: int) -> type[ReviewReply]:
+        beside = self._beside(agent, part)
+        return review_reply(
+            self.room,
+            written=self.settings.are_reviews_written,
+            caused=self.changes is not None or any(beside[name] for name in ("context", "intent")),
+            ruled=bool(beside["rules"]),
+        )
+
+    def judge_prompt(
+        self, judge: str, part: int, labels: tuple[str, ...], quotes: tuple[Quote, ...], *, votes: bool, voted: bool
+    ) -> Prompt:
+        words = self.session.render_template(
+            "judge", seat=self.session.agent(judge).introduction(), labels=labels, votes=votes, voted=voted
+        )
+        return Prompt(
+            words,
+            quotes,
+            documents=self.open.references(judge, part),
+            related=self.open.related(judge, part),
+            asks_for_quotations=False,
+        )
+
+    def closing_prompt(
+        self,
+        labels: tuple[str, ...],
+        quotes: tuple[Quote, ...],
+        *,
+        missing: Sequence[str],
+        ballots: Sequence[BallotCast],
+        judged: bool,
+        untold: int,
+    ) -> Prompt:
+        verdict = verdict_of(ballots)
+        words = self.session.render_template(
+            "closing",
+            seat=self.session.agent(LEAD).introduction(),
+            labels=labels,
+            missing=tuple(missing),
+            judged=judged,
+            verdict=verdict.vote if verdict else "",
+            split=bool(verdict and verdict.split),
+            votes=tuple(f"{agent} {vote}" for agent, vote in votes_by_agent(ballots).items()),
+            untold=untold,
+        )
+        return Prompt(words, quotes, documents=(), asks_for_quotations=False)
 
     @property
     def room(self) -> int:
@@ -120,7 +165,7 @@ class Requests:
     def _others(self, shown: Sequence[Document]) -> tuple[str, ...]:
         """Return the names of the documents of the other parts."""
         here = {document.id for document in shown} | ({self.changes.document} if self.changes else set())
-        names = [document.name or document.id for document in self.session.sources if document.id not in here]
+        names = [d.name or d.id for d in self.session.sources if d.id not in here and not d.purpose]
         more = [f"and {len(names) - MAX_OTHERS} more"] if len(names) > MAX_OTHERS else []
         return (*names[:MAX_OTHERS], *more)
 
@@ -135,6 +180,35 @@ class Requests:
         file = next((file for file in self.changes.files if file.document == document.id), None)
         return f"{document.reference}{name}{lines}{_changed_words(file, document)}"
 
+
+@dataclass(frozen=True)
+class Requests(ReviewPrompts):
+    """Makes the calls of a run."""
+
+    session: Session
+
+    def review(
+        self,
+        agent: str,
+        part: int,
+        *,
+        key: str,
+        prior: Reply[ReviewReply] | None = None,
+        refinement: str = "",
+        closing: bool = False,
+    ) -> Ask[ReviewReply]:
+        """A review of one part; with `refinement`, again, beside the agent's own review of it so far."""
+        quotes = (self.session.quote(prior, "you"),) if prior is not None else ()
+        return self.session.ask(
+            agent,
+            self.review_prompt(agent, part, quotes, refinement),
+            key=key,
+            returns=self.review_reply(agent, part),
+            kind="review",
+            closing=closing,
+            quoted=artifact,
+        )
+
     def judging(
         self, judge: str, part: int, findings: Mapping[str, Message], *, votes: bool, vote: Message | None
     ) -> tuple[Ask[CrossReply], int]:
@@ -143,12 +217,13 @@ class Requests:
         A judge that reviewed the part itself `votes` again, beside its `vote` so far.
         """
         groups = [(Quote(message.id, label),) for label, message in findings.items()]
-        documents, before = self.open.references(judge, part), (Quote(vote.id, "you"),) if vote else ()
-        values = {"votes": votes, "voted": vote is not None}
+        before = (Quote(vote.id, "you"),) if vote else ()
         entries = max(self.session.reply_tokens // VERDICT_TOKENS - votes, 1)
-        prompt, n = self._quoting(
-            judge, "judge", groups[:entries], documents, before, lambda untold: values, self.open.related(judge, part)
-        )
+
+        def prompt_of(labels: tuple[str, ...], quotes: tuple[Quote, ...], untold: int) -> Prompt:
+            return self.judge_prompt(judge, part, labels, (*before, *quotes), votes=votes, voted=vote is not None)
+
+        prompt, n = self._fitting(judge, groups[:entries], prompt_of)
         key = f"judge/part-{part}/{judge}"
         accept = partial(_require_verdict, frozenset(group[0].label for group in groups[:n]))
         returns = FinalBallotReply if votes else CrossReply
@@ -173,19 +248,17 @@ class Requests:
             )
             for label, (finding, *judgements) in findings.items()
         ]
-        verdict = verdict_of(ballots)
-        values = {
-            "missing": tuple(missing),
-            "judged": any(len(group) > 1 for group in groups),
-            "verdict": verdict.vote if verdict else "",
-            "split": bool(verdict and verdict.split),
-            "votes": tuple(f"{agent} {vote}" for agent, vote in votes_by_agent(ballots).items()),
-        }
         before = tuple(
             Quote(message.id, f"vote of {ballot.agent}" + (f" on part {ballot.part}" if self.has_parts else ""))
             for ballot, message in votes.items()
         )
-        prompt, n = self._quoting(LEAD, "closing", groups, (), before, lambda untold: {**values, "untold": untold})
+        judged = any(len(group) > 1 for group in groups)
+
+        def prompt_of(labels: tuple[str, ...], quotes: tuple[Quote, ...], untold: int) -> Prompt:
+            quotes = (*before, *quotes)
+            return self.closing_prompt(labels, quotes, missing=missing, ballots=ballots, judged=judged, untold=untold)
+
+        prompt, n = self._fitting(LEAD, groups, prompt_of)
         returns = BriefClosingReply if self.session.detail == "brief" else ClosingReply
         return self.session.ask(
             LEAD,
@@ -197,26 +270,20 @@ class Requests:
             max_tokens=self.settings.closing_tokens,
         ), n
 
-    def _quoting(
+    def _fitting(
         self,
         agent: str,
-        template: str,
         groups: Sequence[tuple[Quote, ...]],
-        documents: tuple[str, ...],
-        before: tuple[Quote, ...],
-        values: Callable[[int], Mapping[str, Hashable]],
-        related: tuple[str, ...] = (),
+        write: Callable[[tuple[str, ...], tuple[Quote, ...], int], Prompt],
     ) -> tuple[Prompt, int]:
         """Return a prompt that quotes findings, and how many: at least one, by their size and by the window of the model.
 
-        `values` are the template's, by the number of findings left out; until it is known, all count as left out.
+        `write` is given labels, quotations and the number of findings left out; until it is known, all count as left out.
         """
 
         def prompt_of(n: int, untold: int) -> Prompt:
-            seat, labels = self.session.agent(agent).introduction(), tuple(group[0].label for group in groups[:n])
-            words = self.session.render_template(template, seat=seat, labels=labels, **values(untold))
-            quotes = (*before, *(quote for group in groups[:n] for quote in group))
-            return Prompt(words, quotes, documents=documents, related=related, asks_for_quotations=False)
+            labels = tuple(group[0].label for group in groups[:n])
+            return write(labels, tuple(quote for group in groups[:n] for quote in group), untold)
 
         room, n = QUOTED_REPLIES * self.session.reply_tokens, 0
         for group in groups:
@@ -263,13 +330,33 @@ def finding_text(finding: Finding) -> str:
     return "\n".join(f"{name}: {text}" for name, text in fields.items() if text.strip())
 
 
+_CUT_WORDS: Mapping[str, tuple[str, str]] = {
+    "rules": ("line of the rules", "lines of the rules"),
+    "intent": ("line of what the author says", "lines of what the author says"),
+    "context": ("line of the context", "lines of the context"),
+    "enclosing": ("definition around changed lines", "definitions around changed lines"),
+    "imports": ("import", "imports"),
+    "called": ("definition of what changed lines name", "definitions of what changed lines name"),
+    "tests": ("place in a test that names what changed", "places in tests that name what changed"),
+    "mentions": ("place elsewhere that names what changed", "places elsewhere that name what changed"),
+}
+
+
+def cut_words(cut: Sequence[tuple[str, int]]) -> tuple[str, ...]:
+    """Return what had no room, in words: `12 places elsewhere that name what changed`."""
+    return tuple(f"{n:,} {_CUT_WORDS[what][n != 1]}" for what, n in cut)
+
+
 def _changed_words(file: FileChange | None, document: Document) -> str:
     if file is None:
         return ""
     if file.is_new:
-        return ", a new file"
+        moved = ", ".join(f"{a}-{b}" for a, b in file.moved[:MAX_RANGES])
+        return f", a new file{f', lines moved here as they were: {moved}' if moved else ''}"
     first, last = document.lines or (1, document.line_count)
     ranges = [(a, b) for a, b in file.added if a <= last and b >= first]
     words = ", ".join(f"{a}-{b}" if b > a else f"{a}" for a, b in ranges[:MAX_RANGES])
     more = f" and {len(ranges) - MAX_RANGES} more" if len(ranges) > MAX_RANGES else ""
-    return f", changed lines: {words}{more}" if words else ""
+    moved = ", ".join(f"{a}-{b}" for a, b in file.moved[:MAX_RANGES] if a <= last and b >= first)
+    moved = f", of these moved here as they were: {moved}" if moved else ""
+    return f", changed lines: {words}{more}{moved}" if words else ""

@@ -29,6 +29,7 @@ from consilience.protocols.review.fold import Assignment, OpenParts, ReviewFold
 from consilience.protocols.review.presenting import name_parts
 from consilience.protocols.review.progress import GATES_NOTE
 from consilience.protocols.review.requests import Requests
+from consilience.protocols.review.rules import ruled_files
 from consilience.protocols.review.settings import ReviewSettings
 from consilience.protocols.review.strategies import LEAD, ROLES
 from consilience.protocols.review.vetting import merged, ranked
@@ -68,20 +69,37 @@ class ReviewRun:
         self.fold = ReviewFold(OpenParts(self.settings, self.session.sources))
         """The same reviews, as gates and vetting read them, and the findings."""
         self.requests = Requests(self.session, self.settings, self.changes, self.fold.open)
+        self.ruled = ruled_files(self.session.sources)
         self.parts = range(1, len(self.settings.parts) + 1)
 
     # --- reviewing
 
     @property
     def assignments(self) -> list[Assignment]:
-        """All assignments, by part, without those of which nothing is open to the agent."""
+        """All assignments, by part, without those of which nothing is open to the agent, and those that a quick review spares."""
         plan = self.settings.plan
         return [
             (agent, part)
             for part in self.parts
             for agent in plan.readers_of(part, len(self.parts))
-            if self.fold.open.references(agent, part)
+            if self.fold.open.references(agent, part) and not self._is_spared(agent, part)
         ]
+
+    def _is_spared(self, agent: str, part: int) -> bool:
+        """Whether a quick review needs no second reader of a part: the first approved and reported nothing, and no rule of the
+        project names a file of it."""
+        plan = self.settings.plan
+        first = self.fold.submitted.get((plan.reviewers[0], part))
+        if not plan.is_quick or agent == plan.reviewers[0] or first is None:
+            return False
+        if not self.ruled.isdisjoint(shown.name for shown in self.fold.open.shown(agent, part)):
+            return False
+        return first.reply.vote == "approve" and not first.reply.findings
+
+    async def read_quickly(self) -> None:
+        """Ask the first reviewer for a review of each part, and the second where that calls for one."""
+        for reviewer in self.settings.plan.reviewers:
+            await self.review(1, [assignment for assignment in self.assignments if assignment[0] == reviewer])
 
     @property
     def shifts(self) -> list[list[Assignment]]:
@@ -143,7 +161,7 @@ class ReviewRun:
 
     async def review_from_reserve(self) -> None:
         """If a limit refused every review, let the reserve pay for one: there is nothing else to close with."""
-        if self.replies or not self.session.limit_hit or not self.assignments:
+        if self.replies or not self.session.limit_hit or not self.assignments or not self.settings.closing:
             return
         agent, part = self.assignments[0]
         async with self.session.phase("review", 1):
@@ -273,10 +291,13 @@ class ReviewRun:
 
     # --- cross-reading
 
-    async def judge(self) -> None:
-        """Vet the findings; then each judge says of those by others whether they hold, on the documents that they are about."""
+    def vet(self) -> None:
+        """Find what of the reviews stands."""
         for warning in self.fold.vet():
             self.session.warn(warning)
+
+    async def judge(self) -> None:
+        """Each judge says of findings by others whether they hold, on the documents that they are about."""
         assignments = {submitted.key: assignment for assignment, submitted in self.fold.submitted.items()}
         due: dict[Assignment, dict[str, Message]] = defaultdict(dict)
         for finding in self.fold.findings:

@@ -14,20 +14,25 @@ from consilience.coordination.waiting import AGENT_TIMEOUT_SECONDS, TimeoutStrat
 from consilience.domain.agents import Agent
 from consilience.domain.detail import Detail
 from consilience.domain.errors import SettingsError
+from consilience.domain.findings import KnownFinding
 from consilience.domain.messages import CODE, FILE, NAMES, NO_OPTION, OptionName
-from consilience.domain.outcome import CallKind, Estimate
+from consilience.domain.outcome import CallKind, Estimate, Severity
 from consilience.domain.topology import Topology
 from consilience.domain.validation import Unfit
 from consilience.engine.dealing import RELATED_SHARE
 from consilience.engine.protocol import Protocol
 from consilience.engine.sources import Document
-from consilience.protocols.review.baseline import parse_baseline
+from consilience.protocols.review.baseline import Baseline, parse_baseline
 from consilience.protocols.review.gates import ReviewGates, load_gates
 from consilience.protocols.review.parts import make_parts, related_to_parts
-from consilience.protocols.review.strategies import LEAD, ReviewPlan, ReviewType, make_plan
-from consilience.targets.diffs import parse_changes
+from consilience.protocols.review.strategies import DUTIES, LEAD, Effort, ReviewPlan, ReviewType, make_plan
 
 PART_TOKENS: Mapping[Detail, int] = {"full": 12_000, "brief": 1_500}
+"""Of documents that are read in parts."""
+CHANGE_TOKENS, KNOWN_CHANGE_TOKENS = 24_000, 64_000
+"""Of a change or of code, which is read in one part wherever that fits: without and with a known context window."""
+PART_SHARE = 0.6
+"""Max share of a context window that such a part takes; judges are shown findings beside it."""
 REPLY_TOKENS: Mapping[Detail, tuple[int, int]] = {"full": (8_192, 16_384), "brief": (1_024, 1_024)}
 """The least and the largest default. Many providers refuse to write more than 8,192 tokens at once."""
 REPLY_SHARE = 2 / 3
@@ -71,7 +76,6 @@ class ReviewSettings(Protocol):
     summary: ClassVar[str] = (
         "reviewers look for defects in a diff, in files or in documents; every finding has a verified quotation"
     )
-    closing: ClassVar[bool] = True
     reads_target: ClassVar[bool] = True
 
     reply_tokens: Annotated[
@@ -91,6 +95,21 @@ class ReviewSettings(Protocol):
             description="who reviews what; auto: adversarial_review for code and skills, hierarchical for architecture"
         ),
     ] = "auto"
+    effort: Annotated[
+        Effort,
+        Field(
+            description="quick: one reviewer, a second where it found something, no judging and no summary; normal: the strategy "
+            "of the type; thorough: a reviewer for each duty"
+        ),
+    ] = "normal"
+    duties: Annotated[
+        tuple[str, ...],
+        Field(
+            description="a reviewer of every part for each, in place of red and blue: for code contracts, data, concurrency, "
+            "security, tests; default: none, all with thorough"
+        ),
+        NAMES,
+    ] = ()
     max_iterations: Annotated[
         int | None,
         Field(
@@ -143,12 +162,21 @@ class ReviewSettings(Protocol):
     max_findings: Annotated[int, Field(ge=1, le=200, description="max findings in the report, the worst first")] = 50
     changed_lines_only: Annotated[bool, Field(description="of a diff, report only findings on changed lines")] = True
     baseline: Annotated[str, Field(description="file of known findings, which are not reported again"), FILE] = ""
+    inline: Annotated[
+        Severity, Field(description="least severity of findings that are comments on lines; the others are in the text")
+    ] = "minor"
+    max_inline: Annotated[int, Field(ge=0, le=100, description="max comments on lines of one review")] = 30
+    known_findings: Annotated[
+        tuple[KnownFinding, ...], Field(description="findings of earlier reviews of the same change"), NO_OPTION
+    ] = ()
+    reviewed_commit: Annotated[str, Field(description="the commit under review, if it is one"), NO_OPTION] = ""
     part_tokens: Annotated[
         int | None,
         Field(
             ge=100,
             le=500_000,
-            description="max tokens of the documents in one call; default: 12000, 1500 with brief prompts",
+            description="max tokens of the documents in one call; default: 24000, or 64000 and at most 60 % of a known context "
+            "window, for code; 12000 for documents; 1500 with brief prompts",
         ),
     ] = None
     parts: Annotated[
@@ -162,7 +190,20 @@ class ReviewSettings(Protocol):
         NO_OPTION,
     ] = ()
     related_left_out: Annotated[int, Field(description="related passages that had no room"), NO_OPTION] = 0
+    shown_beside: Annotated[
+        tuple[tuple[str, ...], ...],
+        Field(description="rules, intent, context and lines of the repository that are shown beside each part"),
+        NO_OPTION,
+    ] = ()
+    without_room: Annotated[
+        tuple[tuple[tuple[str, int], ...], ...],
+        Field(description="what had no room beside each part: passages by relation, lines by purpose"),
+        NO_OPTION,
+    ] = ()
     left_out: Annotated[tuple[str, ...], Field(description="what was not read of the target, and why"), NO_OPTION] = ()
+    not_searched: Annotated[
+        tuple[str, ...], Field(description="what of the repository around a change was not looked at"), NO_OPTION
+    ] = ()
     unread_files: Annotated[
         tuple[str, ...], Field(description="files of the target that should have been read and were not"), NO_OPTION
     ] = ()
@@ -178,6 +219,30 @@ class ReviewSettings(Protocol):
     def _baseline_is_readable(cls, text: str) -> str:
         parse_baseline(text)
         return text
+
+    @model_validator(mode="after")
+    def _duties_are_of_the_type(self) -> Self:
+        known = DUTIES[self.review_type]
+        if unknown := [name for name in self.duties if name not in known]:
+            raise Unfit(f"no duty {unknown[0]!r} for {self.review_type}; known: {', '.join(known)}", "duties")
+        if self.duties and len(set(self.duties)) < max(len(self.duties), 2):
+            raise Unfit("name at least two duties, each once, whose reviewers judge each other's findings", "duties")
+        return self
+
+    @model_validator(mode="after")
+    def _effort_uses_what_is_set(self) -> Self:
+        name = "duties" if self.duties else "effort"
+        if (self.duties or self.effort != "normal") and self.strategy not in ("auto", "adversarial_review"):
+            raise Unfit(f"{name} decides who reads what, so it applies to the strategy adversarial_review only", name)
+        unused = {
+            "duties": self.duties,
+            "gates": self.gates,
+            "quality_threshold": self.quality_threshold,
+            "max_iterations": (self.max_iterations or 1) > 1,
+        }
+        for name in (name for name, is_set in unused.items() if is_set and self.is_quick):
+            raise Unfit(f"{name} does not apply with effort quick, whose reviewers read once and alike", name)
+        return self
 
     @model_validator(mode="after")
     def _strategy_uses_what_is_set(self) -> Self:
@@ -199,9 +264,9 @@ class ReviewSettings(Protocol):
         return self
 
     def with_detail(self, detail: Detail) -> Self:
-        part = self.part_tokens or PART_TOKENS[detail]
         least, largest = REPLY_TOKENS[detail]
-        reply = self.reply_tokens or min(max(least, int(part * REPLY_SHARE)), largest)
+        part = self.part_tokens or (PART_TOKENS[detail] if detail == "brief" else None)
+        reply = self.reply_tokens or min(max(least, int((part or 0) * REPLY_SHARE)), largest)
         return self.model_copy(update={"part_tokens": part, "reply_tokens": reply, "max_iterations": self.iterations})
 
     @property
@@ -216,29 +281,59 @@ class ReviewSettings(Protocol):
         """Return a copy with the parts. Raises `SettingsError` without a document."""
         if not documents:
             raise SettingsError("there is nothing to review", do="Give files, a directory or a diff.")
-        tokens, reply = self.part_tokens or PART_TOKENS["full"], self.reply_tokens
+        tokens, reply = self.part_tokens or self._usual_part_tokens(window is not None), self.reply_tokens
         if window is not None:
             reply = min(self.max_reply_tokens, int(window * WINDOW_SHARE))
-            tokens = max(min(tokens, window // 2, window - 2 * reply - PROMPT_TOKENS), MIN_PART_TOKENS)
-        changes = parse_changes(documents)
-        parts = make_parts(documents, changes, tokens)
+            share = int(window * (1 / 2 if self.part_tokens else PART_SHARE))
+            tokens = max(min(tokens, share, window - 2 * reply - PROMPT_TOKENS), MIN_PART_TOKENS)
+        made = make_parts(documents, tokens)
         related: tuple[tuple[str, ...], ...] = ()
         missed = 0
-        if self.review_type == "documentation" and len(parts) > 1:
+        if self.review_type == "documentation" and len(made.under_review) > 1:
             if window is not None and reply is not None:  # the related lines need room, too
                 room = int((window - 2 * reply - PROMPT_TOKENS) / (1 + RELATED_SHARE))
                 tokens = max(min(tokens, room), MIN_PART_TOKENS)
-                parts = make_parts(documents, changes, tokens)
-            related, missed = related_to_parts(documents, parts, int(tokens * RELATED_SHARE))
-        found = {"parts": parts, "related_lines": related, "related_left_out": missed, "reply_tokens": reply}
+                made = make_parts(documents, tokens)
+            target = [document for document in documents if not document.purpose]
+            related, missed = related_to_parts(target, made.under_review, int(tokens * RELATED_SHARE))
+        found = {
+            "parts": made.under_review,
+            "shown_beside": made.beside if any(made.beside) else (),
+            "without_room": made.cut if any(made.cut) else (),
+            "related_lines": related,
+            "related_left_out": missed,
+            "reply_tokens": reply,
+        }
         return self.model_copy(update=found)
 
+    def _usual_part_tokens(self, is_window_known: bool) -> int:
+        if self.review_type in ("documentation", "skill"):
+            return PART_TOKENS["full"]
+        return KNOWN_CHANGE_TOKENS if is_window_known else CHANGE_TOKENS
+
     # what follows from the settings
+
+    @property
+    def closing(self) -> bool:  # type: ignore[override]
+        """Whether a lead writes the review."""
+        return not self.is_quick
 
     @cached_property
     def plan(self) -> ReviewPlan:
         name = REVIEW_TYPES[self.review_type] if self.strategy == "auto" else self.strategy
-        return make_plan(name, self.reviewers)
+        if self.duties or self.effort != "normal":
+            name = "adversarial_review"
+        duties = self.duties or (tuple(DUTIES[self.review_type]) if self.effort == "thorough" else ())
+        return make_plan(name, self.reviewers, duties, is_quick=self.is_quick)
+
+    @property
+    def is_quick(self) -> bool:
+        return self.effort == "quick"
+
+    @cached_property
+    def known_before(self) -> Baseline:
+        """What is not reported again: earlier findings of the same change first, then those of the baseline."""
+        return Baseline((*self.known_findings, *parse_baseline(self.baseline).known))
 
     @property
     def waiting(self) -> tuple[float, TimeoutStrategy]:
@@ -249,9 +344,9 @@ class ReviewSettings(Protocol):
 
     @property
     def is_gated(self) -> bool:
-        """Whether gates are judged after each iteration of red and blue."""
+        """Whether gates are judged after each iteration."""
         asked = self.gates or self.quality_threshold or (self.max_iterations or 1) > 1
-        return self.plan.is_iterative and (self.review_type == "skill" or bool(asked))
+        return self.plan.is_iterative and not self.is_quick and (self.review_type == "skill" or bool(asked))
 
     @property
     def iterations(self) -> int:
@@ -271,7 +366,7 @@ class ReviewSettings(Protocol):
     @property
     def are_reviews_written(self) -> bool:
         """Whether reviewers write a review in addition to their findings."""
-        return self.review_gates.are_written and self.plan.is_iterative
+        return self.is_gated and self.review_gates.are_written
 
     def topology(self) -> Topology:
         return self.plan.topology
@@ -291,7 +386,8 @@ class ReviewSettings(Protocol):
 
     @property
     def shown_together(self) -> tuple[tuple[str, ...], ...] | None:
-        return self.parts or None
+        beside = self.shown_beside or ((),) * len(self.parts)
+        return tuple((*part, *lines) for part, lines in zip(self.parts, beside, strict=True)) or None
 
     @property
     def max_quoted_replies(self) -> int:
@@ -323,7 +419,8 @@ class ReviewSettings(Protocol):
         document."""
         reply, plan = self.max_reply_tokens, self.plan
         kinds: list[CallKind] = []
-        for part, documents in enumerate(self.parts, 1):
+        for part, read in enumerate(self.parts, 1):
+            documents = (*read, *(self.shown_beside[part - 1] if self.shown_beside else ()))
             request = REQUEST_TOKENS + (self.related_tokens if self.related_lines else 0)
             readers = plan.readers_of(part, len(self.parts))
             again = len(readers) * (self.readings_of_a_part - 1)
@@ -334,8 +431,10 @@ class ReviewSettings(Protocol):
             kinds += [first, *([replace(first, calls=again, quoted=reply, usual_reply=None)] if again else [])]
             quoted = [min(authors, QUOTED_REPLIES) * reply for authors in judged if authors]
             kinds += [CallKind(1, reply, request, documents, quoted=tokens) for tokens in quoted]
-        closing = CallKind(1, self.closing_tokens, REQUEST_TOKENS, quoted=QUOTED_REPLIES * reply, closing=True)
-        return (*kinds, closing) if kinds else ()
+        if kinds and self.closing:
+            quoted_tokens = QUOTED_REPLIES * reply
+            kinds.append(CallKind(1, self.closing_tokens, REQUEST_TOKENS, quoted=quoted_tokens, closing=True))
+        return tuple(kinds)
 
     @property
     def related_tokens(self) -> int:
@@ -348,7 +447,8 @@ class ReviewSettings(Protocol):
         return min(self.max_reply_tokens, CLOSING_TOKENS)
 
     def estimate(self) -> Estimate:
-        return Estimate(min=self.readings, max=self.readings * self.readings_of_a_part + self.judgings + 1)
+        least = max(len(self.parts), 1) if self.is_quick else self.readings
+        return Estimate(min=least, max=self.readings * self.readings_of_a_part + self.judgings + self.closing)
 
     @property
     def outlook(self) -> str:

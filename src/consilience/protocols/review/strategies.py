@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from consilience.coordination.convergence import ReviewerRole, StrategyName
-from consilience.domain.topology import Topology, hierarchy, star
+from consilience.domain.topology import Topology, hierarchy, independent, star
 
 ReviewType = Literal["code", "skill", "documentation", "parallel_analysis", "architecture"]
 LEAD, RED, BLUE = "lead", "red", "blue"
@@ -26,32 +26,42 @@ ROLES: Mapping[str, ReviewerRole] = {
 }
 """What red and blue are asked to add. Neither has read the other, so that a defect that both find is found twice."""
 
-CODE_LENSES = (
-    "Follow the values: wrong results, bounds, types, units, off-by-one, states that should not occur.",
-    "Look for what a hostile or careless user can do: injection, leaked secrets, paths, permissions, resources.",
-    "Look for what happens when something fails or happens twice: errors swallowed, cleanup, races, retries, partial writes.",
-    "Compare what is said with what is done: names, docstrings, documents, tests and messages against the code.",
-)
-TEXT_LENSES = (
-    "Check the facts: figures, names, commands and examples, against each other and against the code if it is shown.",
-    "Follow it as its reader who does what it says: steps that are missing, in the wrong order, or cannot be done.",
-    "Look for contradictions: between sections, between text and table, between a promise and its limits.",
-    "Look for what it leaves out that its reader will run into: conditions, errors, limits, security.",
-)
-DESIGN_LENSES = (
-    "Follow the dependencies: what knows what, what has to change together, where a boundary is crossed.",
-    "Look for what happens under load, failure and growth: single points of failure, queues, retries, data that diverges.",
-    "Look for trust and data: who may do what, where secrets and personal data go, what is validated where.",
-    "Ask how it is built, tested, operated and changed: what cannot be verified, migrated or undone.",
-)
-LENSES: Mapping[ReviewType, tuple[str, ...]] = {
-    "code": CODE_LENSES,
-    "skill": TEXT_LENSES,
-    "documentation": TEXT_LENSES,
-    "parallel_analysis": CODE_LENSES,
-    "architecture": DESIGN_LENSES,
+Effort = Literal["quick", "normal", "thorough"]
+"""`quick`: one reviewer, and a second where it found something; nobody judges. `normal`: the strategy of the type of review.
+`thorough`: a reviewer of every part for each duty, who judge each other's findings."""
+
+CODE_DUTIES: Mapping[str, str] = {
+    "contracts": "Follow what others rely on: signatures, names, types, promises of docstrings and interfaces, and every caller "
+    "that would have to know.",
+    "data": "Follow the values: wrong results, bounds, types, units, formats, states that should not occur; and errors that are "
+    "swallowed, misreported or not cleaned up.",
+    "concurrency": "Look for what happens twice, at once or in another order: races, retries, partial writes; and for what is "
+    "leaked, grows or blocks: files, memory, time.",
+    "security": "Look for what a hostile or careless user can do: injection, leaked secrets, paths, permissions, what is "
+    "trusted without a check.",
+    "tests": "Compare what is said with what is done: tests, documents, examples and messages against the code; tests that would "
+    "pass without it, and behaviour that no test would notice the loss of.",
 }
-"""What reviewers of the same part look for, in order, so that they do not all look for the same."""
+TEXT_DUTIES: Mapping[str, str] = {
+    "facts": "Check the facts: figures, names, commands and examples, against each other and against the code if it is shown.",
+    "use": "Follow it as its reader who does what it says: steps that are missing, in the wrong order, or cannot be done.",
+    "contradictions": "Look for contradictions: between sections, between text and table, between a promise and its limits.",
+    "gaps": "Look for what it leaves out that its reader will run into: conditions, errors, limits, security.",
+}
+DESIGN_DUTIES: Mapping[str, str] = {
+    "dependencies": "Follow the dependencies: what knows what, what has to change together, where a boundary is crossed.",
+    "load": "Look for what happens under load, failure and growth: single points of failure, queues, retries, data that diverges.",
+    "trust": "Look for trust and data: who may do what, where secrets and personal data go, what is validated where.",
+    "operation": "Ask how it is built, tested, operated and changed: what cannot be verified, migrated or undone.",
+}
+DUTIES: Mapping[ReviewType, Mapping[str, str]] = {
+    "code": CODE_DUTIES,
+    "skill": TEXT_DUTIES,
+    "documentation": TEXT_DUTIES,
+    "parallel_analysis": CODE_DUTIES,
+    "architecture": DESIGN_DUTIES,
+}
+"""What reviewers of the same part look for, by name, so that they do not all look for the same."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +74,9 @@ class ReviewPlan:
     """The authors whose findings an agent judges, by agent."""
     topology: Topology
     is_iterative: bool = False
-    """Whether gates are judged, and who misses one is asked again."""
+    """Whether every reviewer reads every part, and may be asked again."""
+    is_quick: bool = False
+    """Whether the first reviewer decides of each part whether the others read it."""
 
     def parts_of(self, agent: str, parts: int) -> tuple[int, ...]:
         """Return the parts, from 1, that an agent reviews: all of them if it iterates, else its share."""
@@ -73,18 +85,24 @@ class ReviewPlan:
         n = self.reviewers.index(agent)
         return tuple(range(n + 1, parts + 1, len(self.reviewers))) or (n % parts + 1,)
 
+    def side(self, agent: str) -> str:
+        """Return whether an agent is asked as red or as blue; "" if it is neither, or if both are asked alike."""
+        return agent if agent in ROLES and not self.is_quick else ""
+
     def lens(self, agent: str, parts: int, review_type: ReviewType) -> str:
-        """Return what an agent looks for in particular; "" for all that is wrong. Fewer readers than lenses share all of them."""
+        """Return what an agent looks for in particular; "" for all that is wrong. Fewer readers than duties share all of them."""
+        duties = DUTIES[review_type]
+        if self.is_iterative:
+            return duties.get(agent, "")
         n = self.reviewers.index(agent)
         readers = len(self.readers_of(n % parts + 1, parts))
-        if self.is_iterative or len(self.reviewers) <= parts or readers == 1:
+        if len(self.reviewers) <= parts or readers == 1:
             return ""
-        lenses = LENSES[review_type]
-        return " ".join(lenses[n // parts % len(lenses) :: readers])
+        return " ".join(list(duties.values())[n // parts % len(duties) :: readers])
 
     def question(self, agent: str, parts: int, review_type: ReviewType) -> str:
-        """Return what an agent is asked to look for in particular: red and blue by their roles, other readers by lens."""
-        return ROLES[agent].focus if self.is_iterative else self.lens(agent, parts, review_type)
+        """Return what an agent is asked to look for in particular: red and blue by their roles, others by duty."""
+        return ROLES[agent].focus if self.side(agent) else self.lens(agent, parts, review_type)
 
     def readers_of(self, part: int, parts: int) -> tuple[str, ...]:
         """Return the agents that review a part."""
@@ -99,12 +117,16 @@ class ReviewPlan:
         )
 
 
-def make_plan(name: StrategyName, reviewers: int) -> ReviewPlan:
-    """Return the strategy of that name; red and blue are two, whatever `reviewers` says."""
+def make_plan(name: StrategyName, reviewers: int, duties: Sequence[str] = (), *, is_quick: bool = False) -> ReviewPlan:
+    """Return the strategy of that name. Its reviewers are red and blue, or one for each of the `duties`, whatever `reviewers` says,
+    if they read every part; each judges the findings of the one before it."""
+    if is_quick:
+        return ReviewPlan(name, (RED, BLUE), {}, independent((RED, BLUE)), is_iterative=True, is_quick=True)
     if name == "adversarial_review":
-        sides = (RED, BLUE)
+        sides = tuple(duties) or (RED, BLUE)
+        judges = {side: (sides[n - 1],) for n, side in enumerate(sides)}
         topology = star(LEAD, sides).model_copy(update={"circles": (sides,)})
-        return ReviewPlan(name, sides, {RED: (BLUE,), BLUE: (RED,)}, topology, is_iterative=True)
+        return ReviewPlan(name, sides, judges, topology, is_iterative=True)
     readers = tuple(f"R{n}" for n in range(1, reviewers + 1))
     if name == "parallel_decomposition":
         return ReviewPlan(name, readers, {}, star(LEAD, readers))

@@ -15,12 +15,14 @@ from consilience.domain.findings import (
     DroppedReason,
     Finding,
     FindingStatus,
+    Identity,
     JudgedBy,
+    RuleCited,
     Verification,
 )
 from consilience.domain.messages import is_empty_remark, is_no_finding
 from consilience.engine.sources import Document, same_form
-from consilience.protocols.review.baseline import Baseline, fingerprint
+from consilience.protocols.review.baseline import Baseline, fingerprint, identity
 from consilience.protocols.review.findings import FindingReply, ReviewReply
 from consilience.targets.fixes import make_fix, parse_patch
 from consilience.targets.locating import Location, Locator, locator_of
@@ -45,7 +47,7 @@ class Submitted:
     shown: tuple[Document, ...]
     """The documents, or parts of them, that the call was shown to review."""
     related: tuple[Document, ...] = ()
-    """Lines of other parts that it was shown beside them, which its findings may cite, too."""
+    """What it was shown beside them, which its findings may cite, too."""
 
     @property
     def citable(self) -> tuple[Document, ...]:
@@ -210,11 +212,13 @@ class _Vetting:
             known = self.locator.known_lines(location)
             fix = make_fix(known, location.first, location.last, location.words, reply.replacement)
         cause = self.locator.cause(reply, source.shown)
+        classified = _classified(reply)
+        own = self._identity(location, classified["category"])
         return Finding(
             id="",
             by=(source.agent,),
             severity=reply.severity,
-            **_classified(reply),
+            **classified,
             file=location.file,
             first_line=location.first,
             last_line=location.last,
@@ -228,10 +232,36 @@ class _Vetting:
             recommendation="" if is_empty_remark(reply.recommendation) else reply.recommendation,
             fix=fix,
             changed=location.changed,
-            cause=_as_cause(cause) if cause is not None and _is_elsewhere(cause, location) else None,
+            cause=self._cause(cause) if cause is not None and _is_elsewhere(cause, location) else None,
+            rule=self._rule(reply, source),
             fingerprint=fingerprint(location.file, self.locator.line_text(location)),
+            identities=(own,) if own else (),
             refs=(source.key,),
         )
+
+    def _cause(self, location: Location) -> Cause:
+        return Cause(
+            file=location.file,
+            first_line=location.first,
+            last_line=location.last,
+            side=location.side,
+            quotation=location.words,
+            identity=self._identity(location, ""),
+        )
+
+    def _identity(self, location: Location, category: str) -> Identity | None:
+        lines, new_lines = self.locator.lines_of_side(location), self.locator.known_lines(location).lines
+        return identity(location.file, category, location.side, location.first, location.last, lines, new_lines)
+
+    def _rule(self, reply: FindingReply, source: Submitted) -> RuleCited | None:
+        """Return the rule that a finding cites, where it stands; None, with a warning, if it is in no rules that were shown."""
+        if not reply.rule.strip():
+            return None
+        for document in source.related:
+            if document.purpose == "rules" and (place := self.locator.place_of(reply.rule, document)):
+                return RuleCited(file=document.name or document.id, line=place[0], quotation=place[1])
+        self.warnings.append(f"{source.agent} cites a rule that the project does not have: {reply.rule.strip()!r:.120}")
+        return None
 
     def _places_beyond_the_end(self, finding: Finding) -> Iterator[str]:
         """Yield the places in how to check a finding that its files do not have."""
@@ -248,8 +278,11 @@ class _Vetting:
         ignored = self._ignored(finding, location) if finding.side == "new" else None
         if ignored:
             return "ignored", ignored
-        if self.baseline.match(finding.file, finding.quotation, finding.fingerprint):
-            return "baseline", ""
+        if known := self.baseline.match(finding, self.locator.lines_of_side(location)):
+            reason: DroppedReason = "baseline" if known.status == "accepted" else "known"
+            return reason, f"{known.by}: {known.reason}" if known.reason else ""
+        if location.document.purpose and finding.cause is None:
+            return "not under review", f"no line under review has {reply.cause!r:.200}" if reply.cause.strip() else ""
         if self.changed_lines_only and not finding.changed and finding.cause is None:
             return "unchanged lines", f"no changed line has {reply.cause!r:.200}" if reply.cause.strip() else ""
         return None
@@ -276,17 +309,11 @@ def _classified(reply: FindingReply) -> dict[str, str]:
     return {"category": words.casefold() if is_known else OTHER, "title": title}
 
 
-def _as_cause(location: Location) -> Cause:
-    return Cause(
-        file=location.file,
-        first_line=location.first,
-        last_line=location.last,
-        side=location.side,
-        quotation=location.words,
-    )
-
-
 def _is_elsewhere(cause: Location, location: Location) -> bool:
+    """Return whether a cause is another line than the quotation. A moved line is the same on either side of the diff."""
+    is_moved = cause.change is not None and cause.change.is_moved(cause.side, cause.first, cause.last)
+    if is_moved and same_form(cause.words) == same_form(location.words):
+        return False
     return (cause.file, cause.side) != (location.file, location.side) or not (
         location.first <= cause.first <= location.last
     )
@@ -305,6 +332,7 @@ def _dropped_finding(finding: Finding, reason: DroppedReason, detail: str = "") 
         title=finding.title,
         detail=detail,
         fingerprint=finding.fingerprint,
+        identities=finding.identities,
         also_quoted=finding.also_quoted,
         disputed=finding.status == "disputed",
     )
@@ -388,12 +416,14 @@ def _combined(findings: Sequence[Finding], *, same_defect: bool = False) -> Find
             "title": first.title or next((finding.title for finding in rest if finding.title), ""),
             "changed": any(finding.changed for finding in findings),
             "cause": first.cause or next((finding.cause for finding in rest if finding.cause), None),
+            "rule": first.rule or next((finding.rule for finding in rest if finding.rule), None),
             "fix": first.fix or next((finding.fix for finding in rest if _lines(finding) == _lines(first)), ""),
             "also_quoted": tuple(
                 dict.fromkeys(
                     words for f in findings for words in (f.quotation, *f.also_quoted) if words != first.quotation
                 )
             ),
+            "identities": tuple(dict.fromkeys(identity for f in findings for identity in f.identities)),
             "duplicates": (*first.duplicates, *(claim for f in rest for claim in (f.claim, *f.duplicates))),
             "refs": tuple(dict.fromkeys([*first.refs, *sorted(ref for finding in rest for ref in finding.refs)])),
         }

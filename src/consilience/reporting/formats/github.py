@@ -15,11 +15,15 @@ from collections.abc import Sequence
 
 from consilience.domain.findings import (
     OBJECTIONS,
+    SEVERITIES,
     Cause,
     DiffHunk,
+    EarlierReviews,
     Finding,
     FindingsReport,
+    KnownFinding,
     Verification,
+    as_known,
     command_of,
     decided_by,
     place_of,
@@ -27,11 +31,17 @@ from consilience.domain.findings import (
 )
 from consilience.domain.markdown import code_span, fenced
 from consilience.domain.messages import JsonObject
+from consilience.domain.outcome import Severity
 from consilience.domain.sections import Block, Paragraph
+from consilience.reporting.formats.marks import Mark, mark_text, marked
 from consilience.targets.fixes import parse_patch
 
 MAX_BODY_CHARS = 60_000
 """GitHub accepts 65,536."""
+MAX_COMMENTS = 30
+"""On lines."""
+MAX_TITLE_CHARS = 80
+"""In a mark."""
 MAX_FIX_CHARS = 8_000
 MAX_CHECK_CHARS = 2_000
 UNPRINTABLE = "\ufffd"
@@ -40,22 +50,38 @@ MAX_NOTES = 20
 """Missing agents and files left out that the body names."""
 
 
-def github_comments(report: FindingsReport, summary: Sequence[Block]) -> JsonObject:
+def github_comments(
+    report: FindingsReport,
+    summary: Sequence[Block],
+    *,
+    inline: Severity = "minor",
+    max_inline: int = MAX_COMMENTS,
+    read_to: str | None = None,
+    ending: str = "",
+) -> JsonObject:
     """Return the request body: event, body, and one comment for each finding on lines that the diff shows, or whose cause is.
 
-    The paragraphs of `summary` open the body. Without hunks (the target was no diff) all findings are in the body. Add `commit_id`
-    to bind the review to a commit.
+    The paragraphs of `summary` open the body. Findings less severe than `inline`, and those after the first `max_inline` comments,
+    are in the body; without hunks (the target was no diff) all are. `ending` ends it. Each comment, and the body for the findings
+    in it, has a mark by which a later run knows them; `read_to` is the commit that it names as read, by default the reviewed one.
     """
+    severe = SEVERITIES[: SEVERITIES.index(inline) + 1]
     comments: list[JsonObject] = []
     without_place: list[Finding] = []
     for finding in report.findings:
-        if place := _place(finding, report.hunks):
-            comments.append(_comment(finding, finding, place))
-        elif finding.cause and (place := _place(finding.cause, report.hunks)):
-            comments.append(_comment(finding, finding.cause, place))
-        else:
+        at: Finding | Cause | None = finding
+        place = _place(finding, report.hunks)
+        if place is None and (at := finding.cause):
+            place = _place(at, report.hunks)
+        if at is None or place is None or finding.severity not in severe or len(comments) >= max_inline:
             without_place.append(finding)
-    return {"event": "COMMENT", "body": _body(report, summary, without_place), "comments": comments}
+        else:
+            comments.append(_comment(finding, at, place))
+    if read_to is None:
+        read_to = report.reviewed_commit if report.complete else ""
+    body = _body(report, summary, without_place, read_to, ending)
+    request: JsonObject = {"event": "COMMENT", "body": body, "comments": comments}
+    return request | ({"commit_id": report.reviewed_commit} if report.reviewed_commit else {})
 
 
 def _place(finding: Finding | Cause, hunks: Sequence[DiffHunk]) -> tuple[int, int] | None:
@@ -82,10 +108,17 @@ def _comment(finding: Finding, at: Finding | Cause, lines: tuple[int, int]) -> J
     body = "\n\n".join(
         [f"{_label(finding)}{place} — {prose(finding.claim)}", *_details(finding, _suggestion(finding, whole))]
     )
+    body = marked(body, Mark(finding=_as_marked(finding)))
     comment: JsonObject = {"path": at.file, "line": last, "side": side, "body": body}
     if first < last:
         comment |= {"start_line": first, "start_side": side}
     return comment
+
+
+def _as_marked(finding: Finding) -> KnownFinding | None:
+    """Return what a mark says of a finding; None if nothing identifies it."""
+    short = {"quotation": "", "claim": "", "title": finding.title[:MAX_TITLE_CHARS]}
+    return as_known(finding).model_copy(update=short) if finding.identities else None
 
 
 def _suggestion(finding: Finding, whole: bool) -> str:
@@ -136,24 +169,30 @@ def _check(check: Verification) -> str:
     return f"{text}\n\n**Expected:** {prose(check.expect)}" if check.expect.strip() else text
 
 
-def _body(report: FindingsReport, summary: Sequence[Block], without_place: Sequence[Finding]) -> str:
+def _body(
+    report: FindingsReport, summary: Sequence[Block], without_place: Sequence[Finding], read_to: str, ending: str
+) -> str:
     paragraphs = [block for block in summary if isinstance(block, Paragraph)]
     parts = ["**Review by consilience**", *(f"**{prose(block.lead)}** {prose(block.text)}" for block in paragraphs)]
     if report.answer and (report.findings or report.is_without_target):
         parts += [f"> {prose(paragraph)}" for paragraph in report.answer.split("\n\n") if paragraph.strip()]
     if without_place and report.hunks:
-        parts.append("Findings that cannot be comments on lines of the diff:")
-    end = _ending(report)
+        parts.append("Findings that are no comments on lines of the diff:")
+    end = [*_ending(report), *([ending] if ending else [])]
     room = MAX_BODY_CHARS - sum(len(part) + 2 for part in (*parts, *end))
+    known: list[KnownFinding] = []
     for number, finding in enumerate(without_place):
         claim = f"{_label(finding)} · {_code(place_of(finding))} — {prose(finding.claim)}"
         text = "\n\n".join([claim, *_details(finding, "")])
-        room -= len(text) + 2
-        if room < 100:
+        entry = _as_marked(finding)
+        room -= len(text) + 2 + (len(mark_text(Mark(finding=entry))) if entry else 0)
+        if room < 300:
             parts.append(f"{len(without_place) - number} more in the report.")
             break
         parts.append(text)
-    return "\n\n".join([*parts, *end])
+        known += [entry] if entry else []
+    review = EarlierReviews(commit=read_to, known=tuple(known))
+    return marked("\n\n".join([*parts, *end]), Mark(review=review))
 
 
 def _ending(report: FindingsReport) -> list[str]:

@@ -35,6 +35,22 @@ ROOT = "SRCROOT"
 """The base of relative paths."""
 RULES: Mapping[str, str] = {**CATEGORIES, OTHER: "anything else"}
 """All rules, in every log, so that alerts keep their rule from run to run."""
+HELPS: Mapping[str, str] = {
+    "logic": "Follow the value from where it comes from through the quoted line, and compare the result with what is promised.",
+    "bounds": "Try the empty input, one element, the last one and one more.",
+    "data": "Compare type, unit and format on both sides of the quoted line, and what is read back with what was written.",
+    "errors": "Let the call fail, and look at what the caller learns and what is left behind.",
+    "concurrency": "Put a second caller between the two steps, and repeat the step.",
+    "resources": "Count what is opened, kept or paid for in the worst case, and where it is released.",
+    "security": "Take the input from an attacker, and name the check that refuses it.",
+    "interface": "Search for the callers, and compare what they pass and expect.",
+    "tests": "Undo the code under test, and see whether the test fails.",
+    "statement": "Compare the statement with the code or the source that it is about.",
+    "instruction": "Carry the step out to the letter.",
+    "design": "Name what would have to change together, and who notices when it does not.",
+    OTHER: "Read the quoted lines with what calls them.",
+}
+"""How to check a finding of each rule."""
 UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~/")
 EARLY = (StopReason.FAILED, StopReason.CANCELLED, StopReason.EXHAUSTED_BUDGET, StopReason.EXHAUSTED_TIME)
 """Reasons for which a review ended before its end; running out of iterations is not one of them."""
@@ -95,7 +111,7 @@ def _rule(category: str, about: str) -> JsonObject:
         "fullDescription": {"text": f"Reviewers found a defect of the category {category}: {about}."},
         "help": {
             "text": "The quoted words were found in the reviewed text by a program; the claim about them is a model's."
-            " Check it as the message describes before you act on it."
+            f" Check it as the message describes before you act on it. {HELPS[category]}"
         },
         "defaultConfiguration": {"level": "warning"},
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 
 from consilience.domain.errors import SettingsError
 from consilience.domain.sections import Paragraph, View
@@ -20,11 +20,13 @@ COMMON: Mapping[str, Callable[[SessionRecord], View]] = {
     "reads": reads.view,
 }
 """By the names that `--view` takes, those of `COMMON_VIEWS`."""
+PER_CALL: Mapping[str, str] = {"evolution": evolution.HEADING, "reads": reads.HEADING}
+"""Headings of those that have a place for each call, by name."""
 
 
-def views_of(record: SessionRecord) -> dict[str, View]:
-    """Return all views of a session, by name."""
-    return {name: view(record) for name, view in COMMON.items()} | _own_views(record)
+def views_of(record: SessionRecord, *, without: Container[str] = ()) -> dict[str, View]:
+    """Return all views of a session, by name, `without` some of the common ones."""
+    return {name: view(record) for name, view in COMMON.items() if name not in without} | _own_views(record)
 
 
 def _own_views(record: SessionRecord) -> dict[str, View]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, chain, combinations, pairwise
@@ -34,10 +34,10 @@ DARKEST = 0.42
 _small_pixels = partial(pixels, style="cv-small")
 
 
-def draw(view: View) -> Drawing:
-    """Return the picture of a view; its text if it has none."""
+def draw(view: View, href: Callable[[Sequence[str]], str] = lambda refs: "") -> Drawing:
+    """Return the picture of a view; its text if it has none. `href` returns where refs lead on the page; "" for nowhere."""
     text = view_text(view, 100)
-    drawing = Drawing(view.name, view.heading, text)
+    drawing = Drawing(view.name, view.heading, text, href)
     match view.picture:
         case Graph() as graph:
             _draw_graph(drawing, graph)
@@ -177,7 +177,8 @@ def _draw_panel(drawing: Drawing, panel: GraphPanel, plan: _Plan, top: float) ->
     groups = {group: n for n, group in enumerate(sorted({node.group for node in panel.nodes if node.group}))}
     for node in panel.nodes:
         x, y = plan.places[node.id]
-        _draw_node(drawing, node, x - plan.wide / 2, top + y, plan, groups.get(node.group))
+        with drawing.link(node.refs, node.tip or node.label or node.id):
+            _draw_node(drawing, node, x - plan.wide / 2, top + y, plan, groups.get(node.group))
 
 
 def _draw_node(drawing: Drawing, node: Node, left: float, middle: float, plan: _Plan, group: int | None) -> None:
@@ -290,7 +291,8 @@ def _draw_grid(drawing: Drawing, grid: Grid) -> None:
         _draw_column(drawing, across[column.name], column, grid.threshold)
         for cell, cell_lines in zip(grid.cells, lines, strict=True):
             if cell.column == column.name:
-                _draw_cell(drawing, across[cell.column], rows[cell.row], height, cell, cell_lines)
+                with drawing.link(cell.refs, cell.tip or f"{cell.row}, {column.label or column.name}"):
+                    _draw_cell(drawing, across[cell.column], rows[cell.row], height, cell, cell_lines)
     _legend(drawing, _HEAD + 30 + len(rows) * (height + _GAP), grid.legend)
 
 

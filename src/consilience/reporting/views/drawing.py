@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 import unicodedata
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import pairwise
@@ -54,11 +55,15 @@ def _em(letter: str) -> float:
 class Drawing:
     """Shapes in the order in which they are drawn."""
 
-    def __init__(self, name: str, title: str, description: str) -> None:
-        """`name` makes the ids of this picture unique on a page."""
+    def __init__(
+        self, name: str, title: str, description: str, href: Callable[[Sequence[str]], str] = lambda refs: ""
+    ) -> None:
+        """`name` makes the ids of this picture unique on a page; `href` returns where on it some refs lead, "" for nowhere."""
         self.name = name
         self.title = title
         self.description = description
+        self._href = href
+        self._has_links = False
         self._shapes: list[str] = []
         self._right = 0.0
         self._bottom = 0.0
@@ -81,6 +86,15 @@ class Drawing:
         self._shapes.append(
             f'<rect class="{style}" x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="{round:g}"{body}'
         )
+
+    @contextmanager
+    def link(self, refs: Sequence[str], name: str) -> Iterator[None]:
+        """What is drawn within is a link of that name, if its refs lead anywhere."""
+        href = self._href(refs)
+        self._shapes += [f'<a href="{escape_xml(href)}" aria-label="{escape_xml(name)}">'] if href else []
+        yield
+        self._shapes += ["</a>"] if href else []
+        self._has_links = self._has_links or bool(href)
 
     def line(self, points: Iterable[tuple[float, float]], style: str = "cv-line") -> None:
         placed = list(points)
@@ -118,12 +132,16 @@ class Drawing:
             self.words(x, y + n * step, text, style, room=room)
 
     def svg(self, *, styled: bool = True) -> str:
-        """Return the picture with its style, as a file; without it, for a page that has it (`charts.css`)."""
+        """Return the picture with its style, as a file; without it, for a page that has it (`charts.css`).
+
+        One with links is no image: what is inside an image cannot be reached.
+        """
         width, height = self._right + 16, self._bottom + 16
         title, description = f"{self.name}-title", f"{self.name}-description"
+        role = "group" if self._has_links else "img"
         style = f"<style>{style_sheet('charts')}</style>" if styled else ""
         return (
-            f'<svg xmlns="http://www.w3.org/2000/svg" class="cv" role="img" aria-labelledby="{title} {description}" '
+            f'<svg xmlns="http://www.w3.org/2000/svg" class="cv" role="{role}" aria-labelledby="{title} {description}" '
             f'width="{width:.0f}" height="{height:.0f}" viewBox="0 0 {width:.0f} {height:.0f}">'
             f'<title id="{title}">{escape_xml(self.title)}</title><desc id="{description}">{escape_xml(self.description)}</desc>'
             f'{style}<rect class="cv-ground" width="100%" height="100%"/>{"".join(self._shapes)}</svg>\n'

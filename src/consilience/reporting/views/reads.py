@@ -10,6 +10,7 @@ from consilience.reporting.formatting import count, describe_phase, one_line
 from consilience.reporting.record import SessionRecord
 
 MAX_COLUMNS = 14
+HEADING = "Who read whom"
 UNKNOWN = "unknown author"
 
 ReadCounts = Mapping[tuple[str, str], int]
@@ -24,10 +25,9 @@ def view(record: SessionRecord) -> View:
     """
     phases = _phases(record)
     total = sum(phases.values(), Counter[tuple[str, str]]())
-    heading = "Who read whom"
     if not total:
         nothing = Paragraph(text="No agent has read a message of another.")
-        return View(name="reads", heading=heading, blocks=(nothing,), is_empty=True)
+        return View(name="reads", heading=HEADING, blocks=(nothing,), is_empty=True)
     order = list(dict.fromkeys([*record.agents, *(id for _, id in total), *(id for id, _ in total)]))
     readers, authors = ([id for id in order if id in {pair[end] for pair in total}] for end in (0, 1))
 
@@ -74,7 +74,7 @@ def view(record: SessionRecord) -> View:
         cells=tuple(cell(reader, author) for reader in readers for author in authors if (reader, author) in total),
         legend=("(n): its own messages",),
     )
-    return View(name="reads", heading=heading, blocks=tuple(blocks), picture=picture)
+    return View(name="reads", heading=HEADING, blocks=tuple(blocks), picture=picture)
 
 
 def _phases(record: SessionRecord) -> dict[str, Counter[tuple[str, str]]]:

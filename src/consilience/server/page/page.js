@@ -24,8 +24,7 @@ function replace(part, put) {
 }
 
 // A part waits while something in it is pressed, composed by an input method, or chosen from a list.
-const waiting = new Map();
-let composing = false;
+let waiting = new Map(), composing = false;
 for (const kind of ["start", "end"]) addEventListener(`composition${kind}`, () => { composing = kind === "start"; });
 const isHeld = part => part.matches(":active")
   || part.contains(document.activeElement) && (composing || document.activeElement.tagName === "SELECT");
@@ -40,11 +39,11 @@ function replacePart(name, html) {
 const REFUSALS = { 401: "Log in again, and load the page.", 404: "This session was removed." };
 let source = null, timer = 0, asking = false, cursor = 0, wait = 250;
 const state = live ? { version: live.dataset.version, after: live.dataset.after, actions: live.dataset.actions } : {};
-
 const say = words => { if (byId("connection").textContent !== words) byId("connection").textContent = words; };
 const soon = milliseconds => { timer ||= setTimeout(ask, milliseconds); };
 const close = () => { source?.close(); source = null; };
 const end = () => { close(); live.dataset.events = ""; };
+const parsed = async answer => new DOMParser().parseFromString(await answer?.text().catch(() => "") ?? "", "text/html");
 
 async function ask() {
   timer = clearTimeout(timer);
@@ -57,12 +56,8 @@ async function ask() {
     take(await answer.json());
     wait = 250;
     if (source?.readyState === EventSource.OPEN) say("");
-  } catch {
-    say("Reconnecting …");
-    soon(wait = Math.min(2 * wait, 5000));
-  } finally { asking = false; }
+  } catch { say("Reconnecting …"); soon(wait = Math.min(2 * wait, 5000)); } finally { asking = false; }
 }
-
 function take(news) {
   for (const [name, html] of Object.entries(news.parts)) replacePart(name, html);
   byId("log").insertAdjacentHTML("beforeend", news.log.join(""));
@@ -70,14 +65,12 @@ function take(news) {
   Object.assign(state, { version: news.version, after: news.after, actions: news.actions });
   if (news.more) soon(0); else if (news.layout !== live.dataset.layout) { end(); showReport(); }
 }
-
 // Puts the page of the finished session in the place of this one, when nothing here is typed or pressed.
 async function showReport(wait = 1000) {
   const isBusy = () => document.hidden || isHeld(live) || fieldsOf(live).some(isChanged);
   const answer = isBusy() ? null : await fetch(live.dataset.path, { redirect: "error" }).catch(() => null);
   if (REFUSALS[answer?.status]) return say(REFUSALS[answer.status]);
-  const html = await answer?.text().catch(() => "") ?? "";
-  const next = new DOMParser().parseFromString(html, "text/html").getElementById("live");
+  const next = (await parsed(answer)).getElementById("live");
   if (next?.dataset.layout === "finished" && !isBusy()) return replace(live, () => { live.replaceWith(next); return live = next; });
   say("The session has ended. Load the page to see its report.");
   setTimeout(showReport, wait, Math.min(2 * wait, 8000));
@@ -97,23 +90,20 @@ function open() {
     setTimeout(open, 3000);
   };
 }
-
-if (live?.dataset.events) {
-  document.addEventListener("visibilitychange", () => document.hidden ? close() : open());
-  addEventListener("pagehide", close);
-  addEventListener("pageshow", open);  // also after the first load
-}
+document.addEventListener("visibilitychange", () => document.hidden ? close() : open());
+addEventListener("pagehide", close);
+addEventListener("pageshow", open);  // also after the first load
 setInterval(() => {
   for (const [name, html] of [...waiting]) replacePart(name, html);
   for (const time of document.querySelectorAll("time.since"))
     time.textContent = `${Math.max(0, Math.round((Date.now() - Date.parse(time.dateTime)) / 1000))} s ago`;
 }, 1000);
 
-// A link to a message that is on this page does not leave it.
+// A link to a message that is on this page does not leave it. One in a picture has no parts of an address.
 document.addEventListener("click", event => {
-  const link = event.target.closest("a"), isOther = event.ctrlKey || event.metaKey || event.shiftKey;
-  if (isOther || link?.pathname !== live?.dataset.path || !/^#(call|message)-\d+$/.test(link?.hash)) return;
-  if (!byId(link.hash.slice(1))) return;
+  const href = event.target.closest("a")?.getAttribute("href"), link = href && new URL(href, location);
+  const isMessage = link?.pathname === live?.dataset.path && /^#(call|message)-\d+$/.test(link?.hash);
+  if (!isMessage || !byId(link.hash.slice(1)) || event.ctrlKey || event.metaKey || event.shiftKey) return;
   event.preventDefault();
   location.hash = link.hash;
 });
@@ -121,7 +111,6 @@ document.addEventListener("click", event => {
 // The slider, on the page of a session as it was.
 const slider = byId("slider"), play = byId("play");
 let shown = slider?.value, showing = false, playing = 0;
-
 async function show(n) {
   [slider.value, byId("event").value] = [n, Math.min(n, slider.max)];
   if (slider.value === slider.max) stop();
@@ -138,13 +127,23 @@ async function show(n) {
     }
   } catch { stop(); say("This moment could not be loaded."); } finally { showing = false; }
 }
-
 const stop = () => { playing = clearInterval(playing); play.textContent = "Play"; };
 if (slider && live.dataset.layout === "replay") {
   slider.addEventListener("input", () => show(slider.value));
   play.hidden = matchMedia("(prefers-reduced-motion: reduce)").matches;
-  play.addEventListener("click", () => {
-    if (playing) return stop();
-    [playing, play.textContent] = [setInterval(() => show(Number(slider.value) + 1), 700), "Pause"];
-  });
+  play.addEventListener("click", () => playing ? stop()
+    : [playing, play.textContent] = [setInterval(() => show(Number(slider.value) + 1), 700), "Pause"]);
 }
+
+// The page of a seat shows by itself what is asked of it next, unless something there is typed.
+let seat = document.querySelector("main[data-asked]");
+async function look() {
+  const answer = document.hidden ? null : await fetch(location.pathname, { headers: { accept: "text/html" } }).catch(() => null);
+  const page = await parsed(answer), next = page.querySelector("main[data-asked]");
+  if (next ? next.dataset.asked === seat.dataset.asked : answer?.status !== 404) return;
+  if (!next) return say("This link does not open the seat any more.");
+  if (isHeld(seat) || fieldsOf(seat).some(isChanged)) return say("This is not asked any more. Load the page to see what is.");
+  replace(seat, () => { seat.replaceWith(next); document.title = page.title; return seat = next; });
+  say(seat.dataset.asked ? "There is a new question to you." : "");
+}
+if (seat) setInterval(look, 3000);

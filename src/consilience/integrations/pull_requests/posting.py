@@ -1,0 +1,115 @@
+"""What is to be posted to a pull request after a review: only what is new, and what became of what was posted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from consilience.domain.findings import KnownFinding, KnownStatus
+from consilience.domain.markdown import code_span
+from consilience.domain.messages import JsonObject
+from consilience.integrations.pull_requests.threads import PullRequest
+from consilience.protocols.review import ReviewReport
+from consilience.reporting.formats.github import MAX_BODY_CHARS, prose
+from consilience.reporting.formats.marks import Mark, marked, without_mark
+
+EARLIER = "**Earlier findings**"
+"""Begins the part of a review that a later run replaces."""
+STATUSES: Mapping[KnownStatus, str] = {
+    "stands": "stands",
+    "gone": "no longer applies: its lines have changed",
+    "dismissed": "dismissed",
+    "accepted": "accepted",
+}
+MAX_LISTED = 50
+
+
+@dataclass(frozen=True)
+class Posting:
+    """The requests to make, in this order."""
+
+    replies: Sequence[tuple[str, str]] = ()
+    """Pairs of the comment that begins a thread and the reply."""
+    review: JsonObject | None = None
+    """The request that creates a review; None without a new finding."""
+    review_in_text: JsonObject | None = None
+    """The same without comments on lines, for the case that GitHub knows one of the lines not."""
+    update: tuple[str, str] | None = None
+    """The last own review, and its text with what became of earlier findings."""
+    notes: Sequence[str] = field(default_factory=list)
+    """For the log."""
+
+
+def plan_posting(report: ReviewReport, pull: PullRequest) -> Posting:
+    """Return what to post for a report to a pull request as it is now."""
+    if report.reviewed_commit and report.reviewed_commit != pull.head:
+        return Posting(
+            notes=[f"Commit {report.reviewed_commit[:12]} is no longer the head: the run of the newer one posts."]
+        )
+    new = tuple(f for f in report.findings if not f.identities or not pull.has(f.identities))
+    shown = report.model_copy(update={"findings": new})
+    threads = {thread.id: thread for thread in pull.threads}
+    gone = [
+        threads[entry.thread]
+        for entry in report.known_findings
+        if entry.status == "gone" and entry.thread in threads and not threads[entry.thread].is_told_gone
+    ]
+    replies = [(thread.comments[0].id, _gone_text(report.reviewed_commit)) for thread in gone if not thread.is_resolved]
+    read_to = report.reviewed_commit if report.complete else pull.earlier.commit
+    status = status_text(report.known_findings)
+    if new:
+        in_text = shown.model_copy(update={"hunks": ()})
+        return Posting(
+            replies,
+            review=shown.github_comments(read_to, status),
+            review_in_text=in_text.github_comments(read_to, status),
+        )
+    return Posting(replies, update=_update(pull, read_to, status), notes=["No new findings: no review is posted."])
+
+
+def _update(pull: PullRequest, read_to: str, status: str) -> tuple[str, str] | None:
+    """Return the last own review with its text brought up to date; None without one, or if nothing changes."""
+    if not pull.own_reviews:
+        return None
+    review, earlier = pull.own_reviews[-1]
+    text = without_mark(review.body)
+    kept = text.rpartition(f"\n\n{EARLIER}")[0] or text
+    body = marked(
+        f"{kept}\n\n{status}" if status else kept, Mark(review=earlier.model_copy(update={"commit": read_to}))
+    )
+    return (review.id, body) if body != review.body and len(body) <= MAX_BODY_CHARS + 5_000 else None
+
+
+def status_text(known: Sequence[KnownFinding]) -> str:
+    """Return what became of earlier findings, one on a line."""
+    if not known:
+        return ""
+    counts = Counter(entry.status for entry in known)
+    words = ", ".join(
+        f"{counts[status]} {text.partition(':')[0]}" for status, text in STATUSES.items() if counts[status]
+    )
+    lines = [f"- {_one(entry)}" for entry in known[:MAX_LISTED]]
+    if len(known) > MAX_LISTED:
+        lines.append(f"- {len(known) - MAX_LISTED} more")
+    return f"{EARLIER}: {words}.\n\n" + "\n".join(lines)
+
+
+def _one(entry: KnownFinding) -> str:
+    own = entry.identities[0]
+    name = prose(
+        f"{entry.severity} · {own.category}: {entry.title}" if entry.title else f"{entry.severity} · {own.category}",
+        160,
+    )
+    link = f"[{name}]({entry.url})" if urlsplit(entry.url).scheme == "https" and ")" not in entry.url else name
+    who = f" by {code_span(entry.by)}: {prose(entry.reason, 200)}" if entry.status == "dismissed" else ""
+    return f"{link} in {code_span(own.file)}: {STATUSES[entry.status]}{who}"
+
+
+def _gone_text(commit: str) -> str:
+    at = f" as of {code_span(commit[:12])}" if commit else ""
+    text = (
+        f"The lines that this is about, or those that cause it, have changed{at}, so it no longer applies as written."
+    )
+    return marked(text, Mark(is_gone=True))

@@ -1,0 +1,80 @@
+"""The findings of a review as GitLab takes them: its Code Quality report, and notes for discussions of a merge request.
+
+Notes are written as for GitHub: text of models can neither mention anybody nor run a quick action, since it never begins a line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from consilience.domain.events import text_id
+from consilience.domain.findings import Cause, Finding, FindingsReport, place_of, topic_of
+from consilience.domain.messages import JsonObject
+from consilience.domain.outcome import Severity
+from consilience.domain.sections import Block
+from consilience.reporting.formats.github import github_comments, prose, visible
+from consilience.reporting.formats.marks import without_mark
+
+SEVERITIES_OF_GITLAB: Mapping[Severity, str] = {"critical": "critical", "major": "major", "minor": "minor"}
+DISPUTED = "info"
+_SUGGESTION = re.compile(r"^`{3,}suggestion$", re.MULTILINE)
+"""GitLab wants the number of lines above the note that the suggestion replaces, too."""
+
+
+def code_quality(report: FindingsReport) -> list[JsonObject]:
+    """Return the findings as a Code Quality report (`artifacts:reports:codequality`). A disputed one is `info`.
+
+    GitLab shows one of several entries with the same fingerprint. It is of file, category and lines, so it stays when they move.
+    """
+    entries: list[JsonObject] = []
+    taken: dict[str, int] = {}
+    for finding in report.findings:
+        own = finding.identities[0] if finding.identities else None
+        base = f"{finding.file}\n{finding.category}\n{own.digest if own else finding.quotation}"
+        taken[base] = taken.get(base, 0) + 1
+        entries.append(
+            {
+                "description": visible(f"{topic_of(finding)}: {finding.claim}"),
+                "check_name": f"consilience/{finding.category}",
+                "fingerprint": text_id(f"{base}\n{taken[base]}"),
+                "severity": DISPUTED if finding.status == "disputed" else SEVERITIES_OF_GITLAB[finding.severity],
+                "location": {
+                    "path": finding.file,
+                    "lines": {"begin": _line(finding), "end": _line(finding, last=True)},
+                },
+            }
+        )
+    return entries
+
+
+def _line(finding: Finding, *, last: bool = False) -> int:
+    """Return a line of the new file: for removed lines that of their cause, else the first."""
+    place: Finding | Cause = finding.cause if finding.side == "old" and finding.cause is not None else finding
+    if place.side == "old":
+        return 1
+    return max(place.last_line if last else place.first_line, 1)
+
+
+def gitlab_notes(report: FindingsReport, summary: Sequence[Block], *, inline: Severity = "minor") -> list[JsonObject]:
+    """Return bodies of requests for `POST /projects/:id/merge_requests/:iid/discussions`, the summary first.
+
+    Those on lines have a `position`, to which the job adds the three commits of the diff: `base_sha`, `start_sha`, `head_sha`. On a
+    line that the diff does not change GitLab wants the numbers of both sides, so findings there are in the summary.
+    """
+    changed = tuple(finding for finding in report.findings if finding.changed or finding.cause is not None)
+    shown = report.model_copy(update={"findings": changed})
+    request = github_comments(shown, summary, inline=inline)
+    others = [finding for finding in report.findings if finding not in changed]
+    text = [without_mark(str(request["body"]))]
+    text += [f"**{finding.severity}** {prose(place_of(finding))} — {prose(finding.claim)}" for finding in others]
+    notes: list[JsonObject] = [{"body": "\n\n".join(text)}]
+    comments = request["comments"]
+    assert isinstance(comments, list)
+    for comment in comments:
+        side = "new" if comment["side"] == "RIGHT" else "old"
+        position = {"position_type": "text", "new_path": comment["path"], "old_path": comment["path"]}
+        above = comment["line"] - comment.get("start_line", comment["line"])
+        body = _SUGGESTION.sub(rf"\g<0>:-{above}+0", without_mark(comment["body"]))
+        notes.append({"body": body, "position": position | {f"{side}_line": comment["line"]}})
+    return notes

@@ -1,0 +1,268 @@
+"""Reviews of one pull request, push after push, through the steps of the action, Git, and a `gh` that keeps the pull request."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kit.fake_gh import comment
+from review.actions import Job, new_job
+
+MODEL = """
+import json, pathlib, sys
+prompt = sys.stdin.read()
+here = pathlib.Path(__file__).parent
+calls = here / "calls.jsonl"
+with calls.open("a") as file:
+    file.write(json.dumps(prompt) + "\\n")
+common = {"severity": "major", "category": "bounds", "document": "pager.py", "line": 1, "consequence": "It fails.",
+    "check": {"kind": "read", "text": "pager.py"}, "recommendation": "Mend it.", "replacement": None}
+found = [{**common, **f} for f in json.loads((here / "findings.json").read_text())]
+shown = [f for f in found if f["quotation"] in prompt]
+review = {"read": [], "findings": shown, "vote": "changes" if shown else "approve", "confidence": 0.9, "reason": "so"}
+if '"verdicts"' in prompt:
+    reply = {"verdicts": []}
+elif '"findings"' in prompt:
+    reply = review
+elif "A maintainer replied to it" in prompt:
+    reply = {"text": "The caller does not check it: see `pager.py:12`. @octocat <!-- consilience {} -->"}
+    if '"text"' not in prompt:
+        reply = reply["text"]
+else:
+    reply = {"text": "Look at the bounds.", "claims": [], "duplicates": []}
+print(reply if isinstance(reply, str) else json.dumps(reply))
+"""
+
+BASE = "".join(f"def f{n}(items):\n    return items[{n}]\n\n\n" for n in range(1, 21))
+FIRST = BASE.replace("items[3]", "items[3:][0]").replace("items[15]", "items[15:][0]")
+D1 = {"quotation": "return items[3:][0]", "claim": "An empty list fails."}
+D2 = {"quotation": "return items[15:][0]", "claim": "A short list fails."}
+D3 = {"quotation": "return items[9:][0]", "claim": "The tenth is missing."}
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    """A pull request whose first push brings two defects."""
+    job = new_job(tmp_path)
+    job.commit(pager__py=BASE)
+    base = job.head
+    job.git("branch", "main")
+    job.commit(pager__py=FIRST)
+    job.pull = job.pull | {"base": base}
+    (job.temp / "model.py").write_text(MODEL)
+    job.inputs |= {"model": f"exec:{sys.executable} {job.temp / 'model.py'}", "post-review": "true"}
+    job.inputs |= {"arguments": "--no-store", "diff": ""}
+    return job
+
+
+def push(job: Job, *findings: dict[str, Any], text: str | None = None, **inputs: str) -> dict[str, Any]:
+    """Push a text of `pager.py`, on which the model finds those of `findings` that it is shown; return the pull request after."""
+    if text is not None:
+        job.commit(pager__py=text)
+    (job.temp / "findings.json").write_text(json.dumps(findings))
+    state = job.pull | {"head": job.head}
+    job.pull = state
+    job.inputs |= {"diff": f"{state['base']}...{job.head}", **inputs}
+    done = job.act()
+    failed = {name: run.stdout + run.stderr for name, run in done.items() if run.returncode}
+    assert not failed, failed
+    return job.pull
+
+
+def prompts(job: Job) -> list[str]:
+    """The prompts since the last time."""
+    file = job.temp / "calls.jsonl"
+    lines = file.read_text().splitlines() if file.exists() else []
+    file.unlink(missing_ok=True)
+    return [json.loads(line) for line in lines]
+
+
+def counts(state: dict[str, Any]) -> tuple[int, int, int]:
+    """Reviews, threads, and comments in all threads beside the first."""
+    return (
+        len(state["reviews"]),
+        len(state["threads"]),
+        sum(len(thread["comments"]) - 1 for thread in state["threads"]),
+    )
+
+
+def reply(job: Job, thread: int, text: str, author: str = "alice", **fields: Any) -> None:
+    state = job.pull
+    state["threads"][thread]["comments"].append(comment(state, text, author, **fields))
+    job.pull = state
+
+
+def report_of(job: Job) -> Any:
+    return json.loads((job.home / "report" / "report.json").read_text())
+
+
+def test_nothing_is_posted_twice_over_five_pushes(job: Job) -> None:
+    state = push(job, D1, D2)
+    assert counts(state) == (1, 2, 0)
+    prompts(job)
+
+    # 2: lines move, and the model words its findings otherwise
+    moved = "import os\n\n\n" + FIRST
+    state = push(job, {**D1, "claim": "No first item.", "title": "x"}, {**D2, "severity": "critical"}, text=moved)
+    assert counts(state) == (1, 2, 0)
+    assert "2 stands" in state["reviews"][0]["body"]
+    assert all("+import os" in prompt and "+    return items[3:]" not in prompt for prompt in prompts(job))
+
+    # 3: one is fixed, another comes
+    third = moved.replace("items[3:][0]", "items[3] if items[3:] else None").replace("items[9]", "items[9:][0]")
+    state = push(job, D1, D2, D3, text=third)
+    assert counts(state) == (2, 3, 1)
+    assert "no longer applies" in state["threads"][0]["comments"][1]["body"]
+    assert "The tenth is missing." in state["threads"][2]["comments"][0]["body"]
+
+    # 4: a person dismisses one with a reason, and the lines beside it change, so that it is shown again
+    reply(job, 1, "consilience: ignore The caller checks the length.")
+    fourth = third.replace("def f15(items):", "def f15(items, strict=False):")
+    prompts(job)
+    state = push(job, D2, D3, text=fourth, **{"fail-on": ""})
+    assert any("return items[15:][0]" in prompt for prompt in prompts(job))
+    assert counts(state) == (2, 3, 2)
+    report = report_of(job)
+    details = {found["quotation"]: found["detail"] for found in report["dropped"]}
+    assert details == {D2["quotation"]: "alice: The caller checks the length.", D3["quotation"]: ""}
+    assert "dismissed by `alice`: The caller checks the length." in state["reviews"][1]["body"]
+
+    # 5: a force-push of one commit on a base that has moved; the former commits are gone
+    job.git("checkout", "--quiet", "main")
+    job.commit(pager__py="# of others\n" + BASE)
+    base = job.head
+    job.git("checkout", "--quiet", "-b", "again")
+    job.commit(pager__py="# of others\n" + fourth)
+    job.pull = job.pull | {"base": base}
+    forget(job)
+    state = push(job, D1, {**D2, "claim": "Once more."}, {**D3, "claim": "And once more."})
+    assert any("+    return items[15:][0]" in prompt for prompt in prompts(job)), "the whole change is read again"
+    assert counts(state) == (2, 3, 2)
+    posted = [entry for entry in state["log"] if entry["method"] == "POST"]
+    assert [len(entry["body"].get("comments", [])) for entry in posted] == [2, 0, 1]
+    assert not [entry for entry in state["log"] if entry["refused"]]
+
+
+def forget(job: Job) -> None:
+    """Remove the commits that no branch has, as in a clone of a server after a force-push."""
+    for branch in job.git("for-each-ref", "--format=%(refname:short)", "refs/heads").split():
+        if branch not in ("main", "again"):
+            job.git("branch", "--quiet", "-D", branch)
+    job.git("reflog", "expire", "--expire=now", "--all")
+    job.git("gc", "--quiet", "--prune=now")
+
+
+def test_pull_request_that_cannot_be_read_stops_the_job_before_the_model_is_asked(job: Job) -> None:
+    job.pull = job.pull | {"number": 8}
+    (job.temp / "findings.json").write_text("[]")
+    job.inputs["diff"] = f"{job.pull['base']}...{job.head}"
+    done = job.act()
+    assert list(done) == ["Read the threads"]
+    assert "pull-requests: read" in done["Read the threads"].stdout
+    assert prompts(job) == []
+
+
+def test_token_that_may_not_write_fails_the_job_and_keeps_the_report(job: Job) -> None:
+    job.pull = job.pull | {"writes": [], "head": job.head}
+    (job.temp / "findings.json").write_text(json.dumps([D1]))
+    job.inputs["diff"] = f"{job.pull['base']}...{job.head}"
+    done = job.act()
+    assert [run.returncode for run in done.values()] == [0, 0, 1]
+    assert (
+        "::error::GitHub refused: gh: Resource not accessible by integration (HTTP 403)."
+        in done["Post the review"].stdout
+    )
+    assert "pull-requests: write" in done["Post the review"].stdout
+    assert "An empty list fails." in (job.temp / "summary.md").read_text()
+
+
+def test_pull_request_from_a_fork_gets_no_request(job: Job) -> None:
+    """Its token only reads. The report is in the summary of the job."""
+    job.pull = job.pull | {"writes": [], "head": job.head}
+    job.from_repository = "somebody/name"
+    state = push(job, D1)
+    assert state["log"] == []
+    assert "An empty list fails." in (job.temp / "summary.md").read_text()
+
+
+def test_threads_that_no_longer_apply_are_resolved_by_a_job_of_its_own(job: Job) -> None:
+    push(job, D1, D2)
+    fixed = FIRST.replace("items[3:][0]", "items[3]").replace("items[15:][0]", "items[15]")
+    push(job, text=fixed)
+    reply(job, 1, "Is it?")
+    job.inputs = {"resolve": "true"}
+    prompts(job)
+    done = job.act()
+    assert list(done) == ["Resolve threads"]
+    assert "contents: write" in done["Resolve threads"].stdout
+    job.pull = job.pull | {"writes": ["contents", "pull-requests"]}
+    assert job.act()["Resolve threads"].returncode == 0
+    assert [thread["resolved"] for thread in job.pull["threads"]] == [True, False], "somebody has replied to the other"
+    assert prompts(job) == []
+
+
+def test_reply_of_a_maintainer_is_answered_once_by_one_call(job: Job) -> None:
+    push(job, D1, D2)
+    reply(job, 0, "Why? The caller checks it.")
+    reply(job, 1, "Let me in.", author="mallory", association="NONE")
+    prompts(job)
+    state = push(job, D1, D2, answer="true")
+    (prompt,) = prompts(job)
+    assert "Why? The caller checks it." in prompt
+    assert "An empty list fails." in prompt
+    assert "return items[3:][0]" in prompt
+    assert "Let me in." not in prompt
+    answer = state["threads"][0]["comments"][-1]
+    assert answer["author"] == "github-actions[bot]"
+    assert answer["body"].startswith("> The caller does not check it: see `pager.py:12`.")
+    assert "@octocat" not in answer["body"]
+    assert counts(state) == (1, 2, 3)
+    assert counts(push(job, D1, D2)) == (1, 2, 3)
+    assert prompts(job) == []
+    reply(job, 0, "I see.")
+    assert counts(push(job, D1, D2)) == (1, 2, 5)
+    assert len(prompts(job)) == 1
+
+
+def test_standing_finding_fails_a_later_push_until_it_is_dismissed(job: Job) -> None:
+    push(job, D1)
+    job.pull = job.pull | {"head": job.head}
+    job.inputs["fail-on"] = "major"
+    assert job.act()["Result"].returncode == 6
+    reply(job, 0, "consilience: ignore It cannot be empty.")
+    assert job.act()["Result"].returncode == 0
+    known = json.loads((job.home / "report" / "baseline.json").read_text())["findings"]
+    assert [(entry["by"], entry["reason"]) for entry in known] == [("alice", "It cannot be empty.")]
+
+
+def test_only_severe_findings_are_comments_on_lines_and_the_others_come_once(job: Job) -> None:
+    minor = {**D2, "severity": "minor"}
+    state = push(job, D1, minor, inline="major")
+    assert counts(state) == (1, 1, 0)
+    assert "A short list fails." in state["reviews"][0]["body"]
+    state = push(job, {**D1, "claim": "x"}, {**minor, "claim": "y"}, text="# moved\n" + FIRST)
+    assert counts(state) == (1, 1, 0)
+    assert state["reviews"][0]["body"].count("A short list fails.") == 1
+
+
+def test_line_that_github_does_not_know_puts_all_findings_in_the_text(job: Job) -> None:
+    """Nothing of a refused review was posted."""
+    job.pull = job.pull | {"lines": "none"}
+    state = push(job, D1)
+    assert counts(state) == (1, 0, 0)
+    assert [entry["refused"] for entry in state["log"]] == [True, False]
+    assert "An empty list fails." in state["reviews"][0]["body"]
+    assert counts(push(job, D1, text="# moved\n" + FIRST)) == (1, 0, 0)
+
+
+def test_newer_push_leaves_the_posting_to_its_own_run(job: Job) -> None:
+    (job.temp / "findings.json").write_text(json.dumps([D1]))
+    job.pull = job.pull | {"head": "0" * 40}
+    job.inputs["diff"] = f"{job.pull['base']}...{job.head}"
+    done = job.act()
+    assert "is no longer the head" in done["Post the review"].stdout
+    assert job.pull["log"] == []
