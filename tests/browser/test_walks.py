@@ -99,7 +99,7 @@ def test_everything_that_is_done_is_done_by_keyboard_alone(
 def test_colleague_answers_by_link_in_fields_that_are_checked_and_then_passes(
     browser: Any, reader: Reader, served: Served, gate: Gate
 ) -> None:
-    gate.let(10_000)
+    gate.let(1)  # the report of the other agent
     session = served.begin(**SEATED)
     reader.open(served, session)
     reader.has("#live-state", "Waiting")
@@ -121,9 +121,10 @@ def test_colleague_answers_by_link_in_fields_that_are_checked_and_then_passes(
     places = page.locator("input[id^='field:points.']")
     assert f"At most {places.count()};" in page.locator("[id='field:points'] small").first.inner_text()
     submit(colleague, button(colleague, "Answer"))
-    assert page.url == address, "the seat's own page, with its next question or without one"
+    assert page.url == address, "the seat's own page, which has no question until the parent has answered"
 
     loaded = page.evaluate("performance.timeOrigin")
+    gate.let(10_000)
     colleague.has(".task", "Yes, since spring.")  # the next question, which the page finds by itself
     colleague.has("#connection", "There is a new question to you.")
     assert page.evaluate("performance.timeOrigin") == loaded
