@@ -31,7 +31,7 @@ async def style() -> Response:
 
 
 @routes.get("/page.js")
-@routes.get("/seat/{token}/page.js")  # for who has only the link of a seat; a page whose link has just ended still gets it
+@routes.get("/seat/{token}/page.js")
 async def script() -> Response:
-    """Return the script of all pages."""
+    """Return the script of all pages, also to who has only the link of a seat, which may just have ended."""
     return Response(_asset("page.js"), media_type="text/javascript")
