@@ -14,7 +14,7 @@ STUDY_OPTIONS ?=
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip -qq --disable-pip-version-check --no-input
 # Bytecode is written even where the environment forbids it: otherwise each process compiles the tests and the package again.
-# One worker more than cores: the tests with real processes run one after the other on one worker, and mostly wait.
+# One worker more than cores: the tests with real processes have two workers, and mostly wait.
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS)
 READY := .venv/.ready

@@ -46,7 +46,7 @@ class Sample(Protocol):
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--whole", action="store_true", help="run the long matrices whole instead of a seeded sample")
-    parser.addoption("--seed", help="draw other cases of the long matrices, beside those that are always run")
+    parser.addoption("--seed", help="draw half of each sample of a long matrix anew")
     parser.addoption("--rest", action="store_true", help="run only what --whole adds to a run without options")
     parser.addoption("--golden", action="store_true", help="run only the tests with golden files, and write these anew")
 
@@ -89,7 +89,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Lanes:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """`@pytest.mark.matrix(keep=N)` runs N of the parametrized cases of a test, or all of them under `--whole`; with `whole=M`
-    it runs M of them there; with `--seed` N of them and N others.
+    it runs M of them there; with `--seed` half of the N are others.
 
     Under `--rest` the cases that an ordinary run leaves out are run, and the tests that are longer when whole.
     """
@@ -105,10 +105,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for test, (cases, sizes) in matrices.items():
         whole = draw(cases, sizes.get("whole", len(cases)), test)
         dropped |= set(cases) - set(whole)
-        always = draw(whole, sizes["keep"], test)
-        kept |= set(always)
+        sampled = draw(whole, sizes["keep"], test)
         if seed := config.getoption("seed"):
-            kept |= set(draw([case for case in whole if case not in always], sizes["keep"], f"{test} {seed}"))
+            others = draw([case for case in whole if case not in sampled], (sizes["keep"] + 1) // 2, f"{test} {seed}")
+            sampled = draw(sampled, len(sampled) - len(others), test) + others
+        kept |= set(sampled)
     every = {item for cases, _ in matrices.values() for item in cases}
     if config.getoption("golden"):
         dropped = {item for item in items if "golden" not in getattr(item, "fixturenames", ())}

@@ -294,7 +294,7 @@ def test_sample_is_seeded_and_keeps_the_order(sample: object, whole: bool) -> No
 @pytest.mark.parametrize("case", range(12))
 def test_matrix_is_sampled_to_its_bound(case: int, request: pytest.FixtureRequest, whole: bool) -> None:
     cases = [item for item in request.session.items if item.nodeid.startswith(request.node.nodeid.partition("[")[0])]
-    assert len(cases) <= (12 if whole else 6 if request.config.getoption("seed") else 3)
+    assert len(cases) <= (12 if whole else 3)
 
 
 @pytest.mark.matrix(keep=3, whole=6)
@@ -303,4 +303,4 @@ def test_matrix_with_a_whole_bound_is_sampled_under_whole(
     case: int, request: pytest.FixtureRequest, whole: bool
 ) -> None:
     cases = [item for item in request.session.items if item.nodeid.startswith(request.node.nodeid.partition("[")[0])]
-    assert len(cases) <= (6 if whole or request.config.getoption("seed") else 3)
+    assert len(cases) <= (6 if whole else 3)

@@ -21,12 +21,12 @@ PATIENCE = 180
 """Seconds. A browser, a server and a model share two cores with other tests."""
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     """The browser that CHROMIUM names, or one of `NAMES`, or the one that `playwright install chromium` has installed.
 
-    Without one the test is skipped; with REQUIRE_BROWSER it fails. One for each test: while Playwright is started, its event
-    loop runs in this thread, where no other test could run one.
+    Without one the test is skipped; with REQUIRE_BROWSER it fails. One for each file: while Playwright is started, its event
+    loop runs in this thread, where tests of other files could run none.
     """
     playwright = pytest.importorskip("playwright.sync_api")
     with playwright.sync_playwright() as started:
