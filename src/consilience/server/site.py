@@ -5,11 +5,13 @@ from __future__ import annotations
 from functools import cache
 from importlib.resources import files
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
+from consilience.domain.errors import UnknownSession
 from consilience.reporting.styles import style_sheet
 from consilience.server import actions, compare_page, fork_pages, session_page, sessions_page, start_page
+from consilience.server.links import LinkToken, TheSeats, closed
 
 routes = APIRouter(include_in_schema=False)
 for pages in (start_page, sessions_page, actions, fork_pages, compare_page):
@@ -31,7 +33,16 @@ async def style() -> Response:
 
 
 @routes.get("/page.js")
-@routes.get("/seat/{token}/page.js")
 async def script() -> Response:
-    """Return the script of all pages, also to who has only the link of a seat, which may just have ended."""
+    """Return the script of all pages."""
     return Response(_asset("page.js"), media_type="text/javascript")
+
+
+@routes.get("/seat/{token}/page.js")
+async def seat_script(token: LinkToken, request: Request, seats: TheSeats) -> Response:
+    """Return the same to who has the link of a seat."""
+    try:
+        await seats.seat(token)
+    except UnknownSession as error:
+        return closed(request, error)
+    return await script()
