@@ -83,7 +83,7 @@ study-review: $(READY)
 	$(BIN)/python benchmarks/study_review.py $(STUDY_OPTIONS)
 
 pictures: $(READY)
-	PYTHONPATH=benchmarks $(BIN)/python docs/pictures/take.py
+	PYTHONPATH=benchmarks:tests $(BIN)/python docs/pictures/take.py
 
 docs: $(DOCS_READY)
 	$(BIN)/zensical build --strict --clean

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from consilience.deliberation import Deliberation
 from consilience.documents.dealing import Deal
 from consilience.documents.numbered import NumberedLines
+from consilience.domain.errors import SettingsError
 from consilience.domain.messages import Message
 from consilience.domain.tokens import BYTES_PER_TOKEN, estimate_tokens
 from consilience.engine import dealing
@@ -33,14 +34,18 @@ from consilience.models.port import ModelRequest
 from consilience.models.scripted import ScriptedModel
 from consilience.protocols.baselines import Solo
 from consilience.protocols.decompose import Decompose
+from consilience.protocols.emergence import Emergence
+from consilience.protocols.review import Review
 from simulation.document_sets import ATTRIBUTES, DocumentSet, FactStatement, make_document_set
 
 TASK = "Where do these documents contradict each other?"
 HELD_OUT = range(2_000, 2_010)
 SECOND_HELD_OUT = range(3_000, 3_010)
+THIRD_HELD_OUT = range(4_000, 4_010)
 TUNING = range(1_000, 1_004)
 WINDOWS = (16_000, 32_000, 128_000)
-INVENTORY_TOKENS = 2_000
+REPORT_TOKENS = 2_000
+"""Max tokens of a report; less where a session has room for less."""
 SEARCH_RESULTS = 10
 _LINE = re.compile(r"^(?:(?:S\d+:)?\d+\| |\* )(.*)$|^  (?:first|second): .* — \"(.*)\" \[S\d+:\d+\]$", re.MULTILINE)
 _BLOCK = re.compile(
@@ -113,7 +118,7 @@ class Reading:
     def judge(self, prompt: str) -> str:
         """Say of each pair of rows in a prompt whether its passages contradict each other."""
         pairs = []
-        for name, sides in re.findall(r"^(P\d+)\n((?:  .*\n?){2})", prompt, re.MULTILINE):
+        for name, sides in re.findall(r"^(P\d+)\n((?:  .*\n?)+)", prompt, re.MULTILINE):
             is_conflict = any(True for _ in self.conflicts(self.facts(sides)))
             pairs.append({"pair": name, "says": "contradiction" if is_conflict else "no contradiction"})
         return json.dumps({"pairs": pairs})
@@ -170,13 +175,11 @@ class Dealing:
     own_words: bool = False
 
 
-def in_session(documents: DocumentSet, protocol: Protocol, window: int, deal: Deal, how: Dealing = Dealing()) -> Flow:
-    """Read a set in a session of a protocol, as a user's run would."""
+def in_session(
+    documents: DocumentSet, protocol: Protocol, window: int, deal: Deal, how: Dealing = Dealing()
+) -> Flow | None:
+    """Read a set in a session of a protocol, as a user's run would; None if its prompts have no room in the window."""
     reading, flow = Reading(documents), Flow()
-    sized, _ = dealing.deal_to_agents(protocol, documents.sources, deal, window)
-    room = min(
-        INVENTORY_TOKENS, window // 2 // max(len(sized.share_holders), 1)
-    )  # so that one call can read all reports
 
     def reply(request: ModelRequest) -> str:
         flow.read(reading, request.text, window)
@@ -187,7 +190,11 @@ def in_session(documents: DocumentSet, protocol: Protocol, window: int, deal: De
         if request.key.startswith("split"):
             part = {"title": "A part", "instructions": "List contradictions in your documents, then all other facts."}
             return json.dumps({"parts": [part] * 64})
-        return json.dumps({"text": reading.report(request.text, room), "claims": []})
+        if request.key.startswith("review"):
+            return json.dumps(
+                {"read": [], "findings": [], "vote": "approve", "confidence": 0.5, "reason": "None found."}
+            )
+        return json.dumps({"text": reading.report(request.text, min(REPORT_TOKENS, request.max_tokens)), "claims": []})
 
     deliberation = Deliberation(
         protocol,
@@ -200,6 +207,8 @@ def in_session(documents: DocumentSet, protocol: Protocol, window: int, deal: De
     dealing.RELATED_SHARE = share if how.related else 0.0
     try:
         report = asyncio.run(deliberation.run(TASK))
+    except SettingsError:
+        return None
     finally:
         dealing.RELATED_SHARE = share
     if report.across is not None:
@@ -224,27 +233,37 @@ def whole(documents: DocumentSet) -> Flow:
     return flow
 
 
-def dealt(documents: DocumentSet, window: int) -> Flow:
+def dealt(documents: DocumentSet, window: int) -> Flow | None:
     return in_session(documents, Decompose(), window, "document")
 
 
-def map_reduce(documents: DocumentSet, window: int) -> Flow:
+def map_reduce(documents: DocumentSet, window: int) -> Flow | None:
     """The same shares without related lines: each is read alone, and one call reads the reports."""
     return in_session(documents, Decompose(), window, "document", Dealing(related=False))
+
+
+def emerging(documents: DocumentSet, window: int) -> Flow | None:
+    return in_session(documents, Emergence(max_rounds=1), window, "document")
+
+
+def reviewed(documents: DocumentSet, window: int) -> Flow | None:
+    """Each part is read by one reviewer, with the related lines of other parts."""
+    return in_session(documents, Review(review_type="documentation", reviewers=1, max_iterations=1), window, "none")
 
 
 def with_inventories(how: Dealing) -> Way:
     return lambda documents, window: in_session(documents, Decompose(), window, "document", how)
 
 
-def searching(documents: DocumentSet, window: int) -> Flow:
+def searching(documents: DocumentSet, window: int) -> Flow | None:
     """One agent that looks up every name it comes across, and reads on in the documents when it knows no further name, until it has
     read as many tokens as the dealt session.
 
     What it reads is counted once, as if every earlier prompt were cached, and drops out when half of the window is full.
     """
     reading, flow = Reading(documents), Flow()
-    budget = dealt(documents, window).tokens
+    if (session := dealt(documents, window)) is None:
+        return None
     lines = [line for source in documents.sources for line in NumberedLines(source.text).texts if line.strip()]
     by_word: dict[str, list[int]] = {}
     for n, line in enumerate(lines):
@@ -252,7 +271,7 @@ def searching(documents: DocumentSet, window: int) -> Flow:
             by_word.setdefault(word, []).append(n)
     queue, asked, context = deque[str](), set[str](), deque[tuple[str, int]]()
     size = following = 0
-    while (queue or following < len(lines)) and flow.tokens < budget:
+    while (queue or following < len(lines)) and flow.tokens < session.tokens:
         results: Sequence[int] = range(following, min(following + SEARCH_RESULTS, len(lines)))
         if queue:
             name = queue.popleft().strip(".,")
@@ -279,6 +298,8 @@ def searching(documents: DocumentSet, window: int) -> Flow:
 WAYS: dict[str, Way] = {
     "one reading": one_reading,
     "decompose --deal document": dealt,
+    "emergence --deal document --max-rounds 1": emerging,
+    "review --type documentation": reviewed,
     "map-reduce, the same shares": map_reduce,
     "one agent with search": searching,
     "inventories of 2,000, no related lines": with_inventories(Dealing(2_000, related=False)),
@@ -347,9 +368,12 @@ def main() -> None:
     parser.add_argument("--sets", type=int, default=len(HELD_OUT), help="number of document sets")
     parser.add_argument("--tokens", type=int, default=56_000, help="size of a set")
     parser.add_argument("--windows", type=int, nargs="+", default=list(WINDOWS), help="context windows, tokens")
-    parser.add_argument("--again", action="store_true", help="the seeds kept for the table with inventories")
+    tables = parser.add_mutually_exclusive_group()
+    tables.add_argument("--again", action="store_true", help="the seeds kept for the table with inventories")
+    tables.add_argument("--budgets", action="store_true", help="the seeds kept for the table within windows")
     options = parser.parse_args()
-    seeds = (TUNING if options.tuning else SECOND_HELD_OUT if options.again else HELD_OUT)[: options.sets]
+    held_out = THIRD_HELD_OUT if options.budgets else SECOND_HELD_OUT if options.again else HELD_OUT
+    seeds = (TUNING if options.tuning else held_out)[: options.sets]
     sets = [make_document_set(seed, tokens=options.tokens) for seed in seeds]
     print(f"{len(sets)} sets of about {options.tokens:,} tokens, seeds {seeds[0]} to {seeds[-1]}\n")
     print(

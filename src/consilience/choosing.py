@@ -15,7 +15,7 @@ from consilience.domain.messages import Source
 from consilience.domain.tokens import estimate_tokens
 from consilience.engine.dealing import MAX_SHARES, SHARE_OF_WINDOW, deal_to_agents
 from consilience.engine.protocol import Protocol
-from consilience.engine.seats import choose_detail, smallest_window
+from consilience.engine.seats import choose_detail, longest_thinking, smallest_window
 from consilience.models.endpoints import Endpoints
 from consilience.protocols.baselines import Solo, Vote
 from consilience.protocols.choose import Choose, TaskReading
@@ -65,6 +65,8 @@ class Given:
     """Whether a seat has an embedded model."""
     personas: int = 0
     """Personas that were named."""
+    thinking: int = 0
+    """Most tokens of thinking before a reply."""
 
     @property
     def tokens(self) -> int:
@@ -100,6 +102,7 @@ def given_for(
         documents=documents,
         models=models,
         window=smallest_window(models, known),
+        thinking=longest_thinking(models, known, None),
         is_change=bool(files) and all(Path(file).suffix in CHANGES for file in files),
         is_target=bool(files) and not is_follow_up,
         personas=personas,
@@ -161,8 +164,8 @@ def _by_reading(given: Given, reading: TaskReading) -> ProtocolChoice:
         dealt = None if reading.shape == "ordered" else deal(given)
         if dealt is None:
             return chosen("whole", _whole(given))
-        documents, leaves = dealt
-        return replace(chosen("large", Emergence(children=leaves, max_rounds=1)), documents=documents)
+        protocol, documents = dealt
+        return replace(chosen("large", protocol), documents=documents)
     divides = reading.kind == "decision" and reading.divides
     if divides or (reading.record and reading.kind != "text"):
         debaters = {"debaters": seats} if seats > 1 else {}
@@ -190,18 +193,24 @@ def _whole(given: Given) -> Solo:
     raise _too_large(given)
 
 
-def deal(given: Given) -> tuple[tuple[Source, ...], int] | None:
-    """Return the documents, dealt to the leaves of `Emergence(children=n)`, and n: the fewest seats whose share has room.
+def deal(given: Given) -> tuple[Protocol, tuple[Source, ...]] | None:
+    """Return `Emergence` with the fewest seats whose share has room, and the documents, dealt to its leaves.
 
     None if a document already has readers, if a line is larger than a share, or if too many seats were needed.
     """
     if any(document.agents for document in given.documents):
         return None
     try:
-        protocol, dealt = deal_to_agents(Emergence(), given.documents, "document", given.window or ASSUMED_WINDOW)
+        protocol, dealt = deal_to_agents(
+            Emergence(max_rounds=1),
+            given.documents,
+            "document",
+            given.window or ASSUMED_WINDOW,
+            thinking=given.thinking,
+        )
     except SettingsError:
         return None
-    return tuple(dealt), len(protocol.share_holders)
+    return protocol, tuple(dealt)
 
 
 def _too_large(given: Given) -> SettingsError:

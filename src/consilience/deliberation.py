@@ -26,7 +26,7 @@ from consilience.domain.report import Report
 from consilience.domain.session_ids import new_session_id
 from consilience.engine import fork as forks
 from consilience.engine import runner, validation
-from consilience.engine.dealing import deal_to_agents, left_out_lines
+from consilience.engine.dealing import deal_as_begun, deal_for, left_out_lines
 from consilience.engine.protocol import Protocol, ReportingProtocol
 from consilience.engine.readers import inventory_size
 from consilience.engine.recorded_code import check_programs
@@ -39,7 +39,6 @@ from consilience.engine.seats import (
     models_by_agent,
     request_deadline,
     seat_warnings,
-    smallest_window,
     with_own_models,
 )
 from consilience.engine.sent_prompts import SentPrompt, sent_prompts
@@ -298,11 +297,10 @@ class Deliberation(Generic[R]):
             store.admin.remove([session])
             return False
         detail = started.detail if choice in (None, "auto") else choice
-        protocol = protocol.with_detail(started.detail)
         sources, window = validation.load_sources(self.sources), min(started.windows.values(), default=None)
-        protocol, dealt = deal_to_agents(protocol, sources, self._options.deal, window)
+        protocol, dealt = deal_as_begun(protocol, sources, self._options, started, panel, task)
         documents = number_documents(dealt)
-        protocol = protocol.with_documents(documents, window)
+        protocol = protocol.with_detail(started.detail).with_documents(documents, window)
         inventory = inventory_size(documents, self._options.inventory_tokens)
         for difference, recorded, now in (
             ("another detail", started.detail, detail),
@@ -330,8 +328,9 @@ class Deliberation(Generic[R]):
         deadline = request_deadline(options.deadline, options.thinking)
         default = {} if config.model is None else {"model": config.model}
         model = choose(os.environ, default).name if self.model is None else self.model
-        window = smallest_window(with_own_models(protocol.agents(panel), model), options.endpoints)
-        protocol, sources = deal_to_agents(protocol, validation.load_sources(self.sources), options.deal, window)
+        own_models = with_own_models(protocol.agents(panel), model)
+        given = validation.load_sources(self.sources)
+        protocol, sources = deal_for(protocol, given, options, own_models, panel, task)
         agents = protocol.agents(panel)
         validation.check_seats(sources, agents)
         models = with_own_models(agents, model)

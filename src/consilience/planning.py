@@ -347,7 +347,8 @@ def make_plan(
     paid_models = tuple(name for name in links(models.values()) if paid(name, known))
     paid_encoder = encoder if encoder is not None and paid(encoder, known) else None
     thinking_of = _thinking_of(models, thinking or DEFAULT_THINKING, known)
-    opening = Opening(templates.render(INSTRUCTIONS, documents=bool(sources)), task, number_documents(sources))
+    instructions = templates.render(INSTRUCTIONS, documents=bool(sources))
+    opening = Opening(instructions, task, number_documents(sources), window=smallest_window(models, known))
     chains = {agent.id: links([models[agent.id]]) for agent in agents}
     thinking_by_agent = {id: max(map(thinking_of.__getitem__, chain)) for id, chain in chains.items()}
     prices = {} if limits.cost is None else {id: token_prices(chain, known) for id, chain in chains.items()}

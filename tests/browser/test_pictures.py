@@ -171,7 +171,7 @@ def test_replay_shows_who_was_composing_then(reader: Reader, served: Served, gat
     reader.watch_to_the_end()
     reader.open(served, session, "/at/2")
     leaf = reader.page.locator("#seats tr").nth(2)
-    assert "composing, 0 replies (for " in leaf.inner_text()
+    assert re.search(r"composing \(for [\d.]+ s\), 0 replies", leaf.inner_text())
     assert "waits for analytical (L2N1), creative (L2N2)" in reader.page.locator("#seats tr").nth(1).inner_text()
     reader.has("#tree", "composing")
     total = int(reader.page.locator("#slider").get_attribute("max"))

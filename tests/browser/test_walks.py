@@ -15,6 +15,7 @@ from browser.conftest import Gate, Reader, new_reader
 from browser.steps import LINES, begin, button, citing, drop, finished, link, make_link, press, reach, submit, write
 from browser.tls import tls_proxy
 from cli.loopback import Provider
+from reporting.test_summary import HOUSE_WORDS
 from server.served import Served, environment_of, serving
 
 pytestmark = pytest.mark.processes
@@ -24,7 +25,6 @@ SEATED = {
     "models": {"L2N1": "human"},
     "task": "Is it so, yes or no?",
 }
-HOUSE_WORDS = ("dcg", "sealed", "placebo", "steelm", "crux lock")
 
 
 def check(*readers: Reader) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from cli.town import MODEL, Cli, Town, recorded
+from consilience.cli import execution
 from consilience.models.port import ModelRequest
 from consilience.protocols.review import ReviewReport
 from kit.reviewing import finding, judgement, review, script
@@ -171,7 +172,7 @@ def test_fail_on_exits_with_its_own_code(
     assert cli("review", *RUN, "--fail-on", severity).exit_code == 0
 
 
-def test_fail_on_reject_exits_with_its_own_code_if_a_reviewer_rejects(
+def test_rejection_meets_fail_on_of_any_kind_and_changes_meet_none(
     cli: Cli, town: Town, repository: Repository
 ) -> None:
     town.reply = script({"red": review(vote="reject", reason="The schema loses orders."), "blue": review()})
@@ -179,9 +180,11 @@ def test_fail_on_reject_exits_with_its_own_code_if_a_reviewer_rejects(
     assert rejected.exit_code == 6
     assert "--fail-on reject: the verdict is reject, by red." in rejected.stderr
     assert json.loads(rejected.stdout)["verdict"] == {"vote": "reject", "by": ["red"], "split": [1]}
-    assert cli("review", *RUN, "--fail-on", "minor").exit_code == 0
+    assert cli("review", *RUN, "--fail-on", "critical").exit_code == 6
+    assert cli("review", *RUN).exit_code == 0
     town.reply = script({"red": review(vote="changes"), "blue": review()})
-    assert cli("review", *RUN, "--fail-on", "reject").exit_code == 0
+    for what in ("reject", "minor"):
+        assert cli("review", *RUN, "--fail-on", what).exit_code == 0
 
 
 def test_fail_on_counts_a_part_that_no_agent_read(cli: Cli, town: Town, here: Path) -> None:
@@ -418,3 +421,15 @@ def test_dry_run_says_what_is_expected_and_the_bound(cli: Cli, long_file: None) 
     text = cli(*PRICED).stdout
     assert re.search(r"- Tokens: about [\d,]+ to [\d,]+, with the prompts counted .*; at most [\d,]+", text)
     assert re.search(r"- Cost: about \$0\.\d+ to \$0\.\d+, at most \$0\.\d+ without retries", text)
+
+
+def test_open_opens_the_page_of_the_review_also_if_its_findings_fail_the_command(
+    cli: Cli, town: Town, repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pages: list[str] = []
+    monkeypatch.setattr(execution, "open_in_browser", lambda page: pages.append(page.read_text()) or "Opened it.")
+    reviewing(town, DEFECT)
+    assert cli("review", *RUN, "--fail-on", "minor", "--open").exit_code == 6
+    (page,) = pages
+    assert "return items[len(items)]" in page
+    assert "Sealed ballots" in page

@@ -341,9 +341,9 @@ def test_crux_map_draws_relations_and_the_coalition_that_says_yes(kind: Dependen
     view = crux_map(report, camps)
     assert isinstance(view.picture, Graph)
     (panel,) = view.picture.panels
-    assert [(node.group, node.note, node.level) for node in panel.nodes] == [
-        ("A", "A yes · B no", 0),
-        ("B", "A no · B yes", 1),
+    assert [(node.group, node.label, node.note, node.level) for node in panel.nodes] == [
+        ("A", "1. Would queues lose", "orders?\nA yes · B no", 0),
+        ("B", "2. Would streams", "lose orders?\nA no · B yes", 1),
     ]
     assert [(edge.source, edge.target, edge.near_source) for edge in panel.edges] == [("thread-1", "thread-2", mark)]
     table = next(block for block in view.blocks if isinstance(block, Table))

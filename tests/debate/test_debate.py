@@ -15,6 +15,7 @@ from consilience.domain.errors import SettingsError
 from consilience.domain.notes import MAX_NOTE_CHARS
 from consilience.domain.outcome import StopReason
 from consilience.domain.positions import LEVELS
+from consilience.engine import templates
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.protocols.debate.scoring import STABLE_AFTER
@@ -1051,3 +1052,14 @@ def test_json_of_a_debate_tells_why_it_ended() -> None:
     assert isinstance(cut, dict)
     assert (whole["stopReason"], whole["endedBy"], whole["confidence"]) == ("settled", "settled", None)
     assert (cut["stopReason"], cut["endedBy"], cut["confidence"]) == ("exhausted_steps", "max_messages", "LOW")
+
+
+def test_brief_turn_says_on_a_line_of_its_own_that_nobody_has_seen_the_last_one() -> None:
+    values = {"question": "Q?", "topic": "", "state": (), "seat": "You.", "claim": "", "own": "", "target": "A"}
+    offers = {"offers": (("ARGUE", "a point"),), "moves": ("ARGUE",), "proposals": (), "chars": 100}
+    for opposing in (False, True):
+        text = templates.load(Debate, detail="brief").render(
+            "turn", **values, **offers, opposing=opposing, blocked=True
+        )
+        assert "\nNobody has seen your last turn" in text
+        assert ("argue against your own position.\n" in text) == opposing

@@ -7,6 +7,7 @@ import random
 import re
 from collections.abc import Sequence
 from contextlib import closing
+from itertools import pairwise
 
 import pytest
 
@@ -15,11 +16,13 @@ from consilience.documents.dealing import Deal
 from consilience.domain.errors import SettingsError
 from consilience.domain.messages import Source
 from consilience.domain.outcome import Limits
+from consilience.domain.tokens import estimate_tokens
 from consilience.engine import dealing
 from consilience.engine.dealing import RELATED_SHARE, deal_rows, deal_to_agents
-from consilience.engine.document_index import MAX_INDEX_TOKENS
 from consilience.engine.execution import Options
+from consilience.engine.prompt import Opening
 from consilience.engine.protocol import Protocol
+from consilience.engine.sources import number_documents
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.models.scripted import ScriptedModel
@@ -104,12 +107,14 @@ def test_every_line_is_dealt_to_one_agent(how: Deal, seats: int, material: list[
 
 
 @pytest.mark.parametrize("how", WAYS)
-def test_shares_fit_half_of_the_window_in_as_few_agents_as_do(how: Deal, material: list[Source]) -> None:
-    protocol, dealt = deal_to_agents(Emergence(), material, how, 6_000)
+def test_shares_fit_the_window_in_as_few_agents_as_do(how: Deal, material: list[Source]) -> None:
+    protocol, dealt = deal_to_agents(Emergence(), material, how, 11_000)
     rows = deal_rows(dealt)
-    assert len(rows) == len(protocol.share_holders)
-    assert max(row.tokens for row in rows) <= 3_000
-    assert sum(row.tokens for row in rows) > 3_000 * (len(rows) - 2), "no more agents than the documents need"
+    assert len(rows) == len(protocol.share_holders) <= 3
+    assert max(row.tokens for row in rows) <= 5_500
+    assert protocol.max_reply_tokens == 400, "what agents write to each other takes the rest"
+    wide, _ = deal_to_agents(Emergence(), material, how, 64_000)
+    assert wide.max_reply_tokens == Emergence().max_reply_tokens
     assert all(row.related_tokens <= RELATED_SHARE * row.tokens for row in rows)
 
 
@@ -118,7 +123,7 @@ def test_directory_stays_with_one_agent_and_a_document_larger_than_a_share_is_cu
     assert len(protocol.share_holders) == 2, "one for each directory"
     holders = [{*lines} for lines in held(dealt)]
     assert holders[0] == holders[1] != holders[2] == holders[3]
-    _, dealt = deal_to_agents(Emergence(), [Source(report_on("all", 600, 1), name="all.md")], "document", 9_000)
+    _, dealt = deal_to_agents(Emergence(), [Source(report_on("all", 600, 1), name="all.md")], "document", 16_000)
     (source,) = dealt
     lines = source.text.splitlines()
     ends = [last for share in source.shares for _, last in share.lines if last < len(lines)]
@@ -127,7 +132,7 @@ def test_directory_stays_with_one_agent_and_a_document_larger_than_a_share_is_cu
 
 
 def test_auto_deals_what_exceeds_half_of_the_window_only(material: list[Source]) -> None:
-    for window, is_dealt in ((None, False), (200_000, False), (6_000, True)):
+    for window, is_dealt in ((None, False), (200_000, False), (11_000, True)):
         _, dealt = deal_to_agents(Emergence(), material, "auto", window)
         assert any(source.shares for source in dealt) is is_dealt
     for protocol in (Solo(), Vote()):
@@ -137,7 +142,7 @@ def test_auto_deals_what_exceeds_half_of_the_window_only(material: list[Source])
 def test_agents_that_the_user_set_and_private_documents_stay(material: list[Source]) -> None:
     private = material[1].model_copy(update={"agents": ("L2N1",)})
     sources = [material[0], private, *material[2:]]
-    protocol, dealt = deal_to_agents(Emergence(children=5), sources, "document", 6_000)
+    protocol, dealt = deal_to_agents(Emergence(children=5), sources, "document", 20_000)
     assert len(protocol.share_holders) == 5
     assert dealt[1] == private
     sizes = {row.agent: row.tokens for row in deal_rows(dealt)}
@@ -150,9 +155,14 @@ def test_agents_that_the_user_set_and_private_documents_stay(material: list[Sour
         (Vote(), [Source("a")], None, "vote cannot deal documents"),
         (Solo(), [Source("a")], None, "solo cannot deal documents"),
         (Review(), [Source("a")], None, "review cannot deal documents"),
-        (Emergence(), [Source("ok\n" + "x" * 90_000, name="log.txt")], 8_000, "line 2 of log.txt has about 25,"),
-        (Emergence(children=2), [Source("some words\n" * 9_000)], 8_000, "too many for 2 shares of 4,000"),
-        (Debate(), [Source("some words\n" * 90_000)], 8_000, "too many for 12 shares of 4,000"),
+        (Emergence(), [Source("ok\n" + "x" * 90_000, name="log.txt")], 16_000, "line 2 of log.txt has about 25,"),
+        (
+            Emergence(children=2),
+            [Source("some words\n" * 9_000)],
+            16_000,
+            "too many for 2 shares of 8,000 in a context window",
+        ),
+        (Debate(), [Source("some words\n" * 90_000)], 16_000, "too many for 12 shares of .* window of 16,000"),
     ],
 )
 def test_documents_that_cannot_be_dealt_are_refused_with_what_to_do(
@@ -291,8 +301,30 @@ async def test_index_of_many_documents_is_bounded() -> None:
     assert lead.agent == "L1N1"
     assert "S1–S" in lead.text
     assert "note 7" not in lead.text
-    assert len(lead.text) < 8 * MAX_INDEX_TOKENS
+    assert len(lead.text) < 8_000
     assert "1. what the index gives to reader 1" in lead.text
+
+
+@pytest.mark.parametrize(("window", "tokens"), [(None, 1_000), (16_000, 1_000), (32_000, 2_000), (128_000, 2_000)])
+def test_index_has_headings_from_all_over_every_document_within_its_share_of_the_window(
+    window: int | None, tokens: int
+) -> None:
+    deep = "\n".join(
+        f"# Chapter {n}\n" + "\n".join(f"## Section {n}.{m}\ntext" for m in range(40)) for n in range(1, 6)
+    )
+    sources = [Source(deep, name=f"{n}.md") for n in range(4)]
+    _, dealt = deal_to_agents(Emergence(), sources, "document", None)
+    index = Opening("", "", number_documents(dealt), window=window).index
+    assert 0.9 * tokens < estimate_tokens(index) < 1.05 * tokens
+    of_each = [block.splitlines() for block in re.split(r"^S\d+ .*\n", index, flags=re.MULTILINE)[1:]]
+    of_each[-1].pop()  # what is left out
+    assert {len(block) for block in of_each} <= {len(of_each[0]), len(of_each[0]) - 1}, "equally many of each"
+    for block in of_each:
+        lines = [int(line.split(":")[0]) for line in block]
+        assert lines == sorted(lines)
+        assert {f"Chapter {n}" for n in range(1, 6)} <= {line.split(": ")[1] for line in block}
+        assert max(b - a for a, b in pairwise([0, *lines, 405])) <= 405 // (len(block) - 5) + 25
+    assert re.search(r"\(\d+ further headings left out\)$", index)
 
 
 async def test_fork_without_the_agents_of_the_shares_is_refused(material: list[Source]) -> None:

@@ -20,7 +20,7 @@ from consilience.engine import dealing
 from consilience.engine.execution import Options
 from consilience.engine.faults import Crash
 from consilience.engine.protocol import Protocol
-from consilience.engine.readers import INVENTORY_TOKENS, PASSAGE_TOKENS
+from consilience.engine.readers import INVENTORY_TOKENS
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.models.scripted import ScriptedModel
@@ -376,7 +376,7 @@ async def test_requests_are_bounded_and_private_documents_stay_private() -> None
     shown = by_place["S4", (1, 600)].shown
     if shown is not None:  # else the whole is its share
         text = "\n".join(long.text.splitlines()[: shown[1]])
-        assert 0.8 * PASSAGE_TOKENS < len(text) / 3.5 < PASSAGE_TOKENS
+        assert 800 < len(text) / 3.5 < 1_000
     else:
         assert by_place["S4", (1, 600)].refusal == "shown already"
     assert "not open to this agent" in report.markdown()
@@ -408,3 +408,34 @@ async def test_many_requests_are_told_of_once() -> None:
     for request in model.requests:
         assert request.text.count("not shown, more than 4 requests") <= 1
         assert request.text.count("# Task\n") == 1
+
+
+async def test_pairs_are_judged_beside_the_lines_around_their_quotations_as_far_as_there_is_room() -> None:
+    sources = material()
+    beside = (
+        f"Under the old contract it was otherwise.\n\n{'long ' * 90}{VACATED}{' more' * 90}\n\nThis was settled in May."
+    )
+    sources[1] = Source(f"# Roads\n{beside}\n{filler('roads')}", name="roads.md")
+
+    class Noting(Reader):
+        def rows(self, prompt: str) -> list[dict[str, Any]]:
+            return [
+                {**row, "quotation": VACATED if VACATED in row["quotation"] else LEASE} for row in super().rows(prompt)
+            ]
+
+    for tokens, is_shown in ((2_000, True), (200, False)):
+        _, model = await run(
+            Decompose(), Noting(dividing), sources, options=Options(deal="document", inventory_tokens=tokens)
+        )
+        (judging,) = (request.text for request in model.requests if request.key.startswith("matching/"))
+        shown = re.search(rf'"{re.escape(VACATED)}" \[S2:4\]((?:\n    .*)*)', judging)
+        assert shown
+        around = shown[1].splitlines()[1:]
+        assert bool(around) is is_shown
+        if is_shown:
+            assert around[0] == "    2| Under the old contract it was otherwise."
+            assert around[1].startswith("    4| ")
+            assert VACATED in around[1]
+            assert len(around[1]) < 450, "of a long line what is nearest"
+            assert around[2] == "    6| This was settled in May."
+            assert "[S1:31]\n    30| Part 29 of the tenancy plan is under way." in judging

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from consilience.domain.errors import Rejected, SettingsError
+from consilience.domain.errors import SettingsError
 from consilience.domain.messages import Source
 from consilience.domain.outcome import THINKING_TOKENS
-from consilience.domain.tokens import BYTES_PER_TOKEN, estimate_tokens
+from consilience.domain.tokens import estimate_tokens
 from consilience.engine.prompt import Opening
 from consilience.engine.protocol import Protocol
 from consilience.engine.rooms import closing_error, fitting_reply, seat_rooms
@@ -17,7 +15,6 @@ from consilience.engine.sizes import CallSizes
 from consilience.engine.sources import number_documents
 from consilience.engine.templates import INSTRUCTIONS
 from consilience.journal.sqlite import SqliteStore
-from consilience.models.port import Completion, ModelRequest
 from consilience.models.scripted import ScriptedModel
 from consilience.protocols.baselines import Solo, Vote
 from consilience.protocols.broadcast import Broadcast
@@ -26,9 +23,8 @@ from consilience.protocols.decompose import Decompose
 from consilience.protocols.emergence import Emergence
 from consilience.protocols.refinement import Refinement
 from consilience.protocols.review import Review
-from consilience.testing import AnyModel
 from kit import runner
-from kit.counting import ENGLISH, RUSSIAN
+from kit.counting import ENGLISH, RUSSIAN, Strict
 
 TASK = "Keep it?"
 WINDOWS = (2_048, 4_096, 8_192, 16_384, 32_768, 131_072)
@@ -43,31 +39,6 @@ PROTOCOLS: tuple[Protocol, ...] = (
     Debate(debaters=2, max_messages=8),
     Review(reviewers=2, max_iterations=1),
 )
-
-
-class Strict(AnyModel):
-    """Writes as much as it may, and refuses a request that is longer than its window, as vLLM does."""
-
-    def __init__(self, window: int, *, thinks: bool) -> None:
-        super().__init__()
-        self.context_window = window
-        self.thinks = "always" if thinks else "never"
-
-    async def complete(self, request: ModelRequest) -> Completion:
-        prompt = estimate_tokens(request.text) + (estimate_tokens(json.dumps(request.schema)) if request.schema else 0)
-        if (asked := prompt + request.max_tokens + request.thinking_tokens) > self.context_window:
-            raise Rejected(f"{request.key}: {asked} tokens in a window of {self.context_window}")
-        return await super().complete(request)
-
-    def reply(self, request: ModelRequest) -> str:
-        written = super().reply(request)
-        room = int(request.max_tokens * BYTES_PER_TOKEN) - len(written.encode())
-        more = f" {request.agent} {request.key}" * (max(room - 200, 0) // len(f" {request.agent} {request.key}"))
-        if request.schema is None:
-            return written + more
-        value = json.loads(written)
-        longest = request.schema["properties"]["text"].get("maxLength") if "text" in value else 0  # type: ignore[index]
-        return json.dumps({**value, "text": (value["text"] + more)[:longest]} if longest != 0 else value)
 
 
 def documents(sentence: str, number: int) -> list[Source]:

@@ -45,8 +45,8 @@ def test_set_states_what_is_planted_and_contradicts_itself_nowhere_else(seed: in
 def test_dealing_finds_more_pairs_across_owners_than_the_same_shares_alone(
     study: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(study, "INVENTORY_TOKENS", 200)
-    rows = {row.way: row for row in study.measure([small(1), small(2)], [9_000])}
+    monkeypatch.setattr(study, "REPORT_TOKENS", 200)
+    rows = {row.way: row for row in study.measure([small(1), small(2)], [12_000])}
     assert "one reading" not in rows, "it does not fit"
     dealt, alone = rows["decompose --deal document"], rows["map-reduce, the same shares"]
     assert dealt.across[0] >= 8 > alone.across[0]

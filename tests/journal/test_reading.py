@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from consilience.domain.events import EVENT, CallCompleted, decode_event, text_id
+from consilience.domain.event_decoding import decode_event
+from consilience.domain.events import EVENT, CallCompleted, text_id
 from consilience.engine.templates import MAX_RENDERED_CHARS, Templates
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.scripted import ScriptedModel

@@ -25,6 +25,7 @@ from consilience.protocols.review import Review
 from kit.council import Council
 from kit.debating import Debaters
 from kit.reviewing import CODE, DIFF, UNCLOSED, closing, documents_of, finding, judgement, review, script
+from kit.rounds import SettledRounds, opining
 from kit.throwaways import NestedGathers, OutsideAgent, ToyDebate
 from kit.tools import MAX_STEPS
 
@@ -224,6 +225,7 @@ CASES = [
     Case("toy-debate", ToyDebate(), debating),
     Case("outside-agent", OutsideAgent(), plain, outside="A2"),
     Case("agent-with-tools", NestedGathers(), plain, tools="A2"),
+    Case("settled-rounds", SettledRounds(), opining, (Source("It is so.\nIt was not.\nWho knows?", "notes.md"),)),
     Case("council", Council(size=2), plain),
     Case("emergence", Emergence(children=2, depth=3, max_rounds=2, strange_loops=1), emergent),
     Case("broadcast", Broadcast(children=2, strange_loops=1, answer_pattern="yes|no"), broadcasting),

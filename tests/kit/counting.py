@@ -6,6 +6,8 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from consilience.domain.errors import Rejected
+from consilience.domain.tokens import BYTES_PER_TOKEN, estimate_tokens
 from consilience.models.port import Completion, Model, ModelRequest
 from consilience.testing import TEXT, AnyModel, MisbehavingServer, ServerAnswer, ServerRequest
 from consilience.testing.misbehaving_server import chat_completion
@@ -97,3 +99,28 @@ class Asked(Model):
         words = json.dumps(sent.body, ensure_ascii=False)
         asked = (r for r in reversed(self.requests) if json.dumps(r.user, ensure_ascii=False)[1:-1] in words)
         return self.good.reply(next(asked))
+
+
+class Strict(AnyModel):
+    """Writes as much as it may, and refuses a request that is longer than its window, as vLLM does."""
+
+    def __init__(self, window: int, *, thinks: bool) -> None:
+        super().__init__()
+        self.context_window = window
+        self.thinks = "always" if thinks else "never"
+
+    async def complete(self, request: ModelRequest) -> Completion:
+        prompt = estimate_tokens(request.text) + (estimate_tokens(json.dumps(request.schema)) if request.schema else 0)
+        if (asked := prompt + request.max_tokens + request.thinking_tokens) > self.context_window:
+            raise Rejected(f"{request.key}: {asked} tokens in a window of {self.context_window}")
+        return await super().complete(request)
+
+    def reply(self, request: ModelRequest) -> str:
+        written = super().reply(request)
+        room = int(request.max_tokens * BYTES_PER_TOKEN) - len(written.encode())
+        more = f" {request.agent} {request.key}" * (max(room - 200, 0) // len(f" {request.agent} {request.key}"))
+        if request.schema is None:
+            return written + more
+        value = json.loads(written)
+        longest = request.schema["properties"]["text"].get("maxLength") if "text" in value else 0  # type: ignore[index]
+        return json.dumps({**value, "text": (value["text"] + more)[:longest]} if longest != 0 else value)

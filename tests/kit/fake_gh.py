@@ -109,7 +109,7 @@ def create_review(state: dict[str, Any], data: Any) -> dict[str, Any]:
 def update_review(state: dict[str, Any], id: int, data: Any) -> dict[str, Any]:
     for review in state["reviews"]:
         if review["id"] == id and review["author"] == state["viewer"]:
-            review["body"] = OnlyBody.model_validate(data).body
+            review |= {"body": OnlyBody.model_validate(data).body, "editor": state["viewer"]}
             return {"id": id}
     raise Refusal(404, "Not Found")
 
@@ -132,6 +132,9 @@ def graphql(state: dict[str, Any], data: Any) -> dict[str, Any]:
         thread = next(thread for thread in state["threads"] if thread["id"] == variables["thread"])
         thread |= {"resolved": True, "resolved_by": state["viewer"]}
         return {"data": {"resolveReviewThread": {"thread": {"isResolved": True}}}}
+    if operation[2] == "Comments":
+        thread = next(thread for thread in state["threads"] if thread["id"] == variables["thread"])
+        return {"data": {"node": {"comments": comments_page(thread, state["viewer"], int(variables["after"] or 0))}}}
     if (variables["owner"], variables["name"], variables["number"]) != ("owner", "name", state["number"]):
         return {"data": {"repository": {"pullRequest": None}}}
     nodes = list(map(thread_node if operation[2] == "Threads" else review_node, *elements(state, operation[2])))
@@ -148,24 +151,39 @@ def elements(state: dict[str, Any], operation: str) -> tuple[list[Any], list[str
 
 
 def review_node(review: dict[str, Any], viewer: str) -> dict[str, Any]:
-    own = review["author"] == viewer
-    return {"fullDatabaseId": str(review["id"]), "body": review["body"], "url": "https://x", "viewerDidAuthor": own}
+    return written({**review, "kind": "Bot", "url": "https://x"}, viewer)
+
+
+def written(given: dict[str, Any], viewer: str) -> dict[str, Any]:
+    """What reviews and comments both have."""
+    editor = given.get("editor")
+    return {
+        "fullDatabaseId": str(given["id"]),
+        "body": given["body"],
+        "url": given["url"],
+        "viewerDidAuthor": given["author"] == viewer,
+        "author": {"__typename": given["kind"], "login": given["author"].removesuffix("[bot]")},
+        "editor": {"login": editor.removesuffix("[bot]")} if editor else None,
+    }
+
+
+COMMENTS_OF_A_PAGE = 3
+
+
+def comments_page(thread: dict[str, Any], viewer: str, first: int) -> dict[str, Any]:
+    nodes = [{**written(given, viewer), "authorAssociation": given["association"]} for given in thread["comments"]]
+    end = first + COMMENTS_OF_A_PAGE
+    return {"pageInfo": {"hasNextPage": end < len(nodes), "endCursor": str(end)}, "nodes": nodes[first:end]}
 
 
 def thread_node(thread: dict[str, Any], viewer: str) -> dict[str, Any]:
-    nodes = [
-        {
-            "fullDatabaseId": str(given["id"]),
-            "body": given["body"],
-            "url": given["url"],
-            "viewerDidAuthor": given["author"] == viewer,
-            "authorAssociation": given["association"],
-            "author": {"__typename": given["kind"], "login": given["author"].removesuffix("[bot]")},
-        }
-        for given in thread["comments"]
-    ]
     by = {"login": thread["resolved_by"]} if thread["resolved_by"] else None
-    return {"id": thread["id"], "isResolved": thread["resolved"], "resolvedBy": by, "comments": {"nodes": nodes}}
+    return {
+        "id": thread["id"],
+        "isResolved": thread["resolved"],
+        "resolvedBy": by,
+        "comments": comments_page(thread, viewer, 0),
+    }
 
 
 def answer(state: dict[str, Any], method: str, path: str, data: Any) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from consilience.domain.events import (
     SearchExpired,
     SessionParked,
     SessionResumed,
+    Settled,
     StepCompleted,
     TextsEmbedded,
     text_id,
@@ -125,6 +126,7 @@ EVERY: list[Event] = [
     CancelRequested(by="a person", answer=True),
     CommentPosted(text="t", by="a person"),
     BlindnessLifted(by="a person"),
+    Settled(name="round", index=1, until=3, body="own"),
 ]
 
 
@@ -135,7 +137,7 @@ def test_every_event_type_is_exported_with_its_references() -> None:
         line.validate(row)
     assert [set(row["bodies"]) for row in table[1:]] == [
         {"said", "own"}, {"unread", "own"}, set(), set(), {"answered"}, {"against"}, {"against"}, set(),
-        {"said", "against", "00ff"}, {"said"}, set(), set(), {"own", "{}"}, {"found"}, set(), set(), {"t"}, set(),
+        {"said", "against", "00ff"}, {"said"}, set(), set(), {"own", "{}"}, {"found"}, set(), set(), {"t"}, set(), {"own"},
     ]  # fmt: skip
     stored = set(EVENT.json_schema()["discriminator"]["mapping"]) - {"call_started"}
     assert stored - {row["type"] for row in table} == {"session_finished"}

@@ -270,6 +270,11 @@ def test_list_without_places_explains_when_it_is_checked() -> None:
     assert steps.explanation.endswith(CHECKED_LATER)
     assert tags.explanation.endswith(CHECKED_LATER)
     assert CHECKED_LATER not in text.explanation
+    page = html_form("s", question(Plan))
+    for name in ("steps", "tags"):
+        assert f'id="{name}" name="{name}" aria-describedby="{name}-now" data-check="yes"' in page
+        assert f'id="{name}-now" role="status"' in page
+    assert page.count("data-check") == 2
 
 
 def test_items_in_their_places_are_read_as_a_list_without_the_empty_ones() -> None:

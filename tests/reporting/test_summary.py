@@ -13,12 +13,15 @@ from consilience.domain.errors import Rejected
 from consilience.domain.messages import Source
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
+from consilience.protocols.debate import Debate
 from consilience.protocols.emergence import Emergence
+from consilience.reporting.html import page
 from consilience.reporting.record import SessionRecord, read_record
 from consilience.reporting.summary import summary_page
 from consilience.testing import Scripted, ScriptedModel
 from kit import runner
 from kit.cases import CASES, Case
+from kit.debating import Debaters, related_cruxes
 from reporting.sessions import HOSTILE, saying
 from reporting.test_html import assert_inert, parsed, words
 
@@ -26,6 +29,11 @@ QUESTION = (
     "Should the market be daily? " + "It is held on Saturdays, with forty stalls; else its square is a car park. " * 5
 )
 SHOWN = [case for case in CASES if case.outside is None and case.tools is None]
+HOUSE_WORDS = (
+    *("attention", "crux", "dcg", "falsif", "nudge", "placebo", "sealed", "steelm", "stipulat", "topology"),
+    *("crux lock", "virtual time"),
+)
+"""Words of the house, which mean nothing to a reader who was not there."""
 SENTENCE = "The wing loses 255,000 euros a year before any debt. "
 MAX_CHARS = 14_000
 """Of two pages of A4, in any shape of text."""
@@ -66,6 +74,7 @@ async def test_summary_of_every_protocol_has_what_a_reader_asks_and_nothing_else
         for absent in ("details", "nav", "svg", "article", "a"):
             assert root.find(f".//{absent}") is None, absent
         assert not re.search(r"\bconsilience [a-z]", text)
+        assert [word for word in HOUSE_WORDS if word in text.casefold()] == []
         levels = [int(h.tag[1]) for h in root.iter() if re.fullmatch("h[1-6]", str(h.tag))]
         assert levels.count(1) == 1
         assert all(below <= above + 1 for above, below in pairwise(levels)), levels
@@ -73,6 +82,25 @@ async def test_summary_of_every_protocol_has_what_a_reader_asks_and_nothing_else
     assert record.created is not None
     assert f"{datetime.fromtimestamp(record.created, UTC):%B %Y}" in text
     assert all(source.name in text for source in case.sources)
+
+
+async def test_summary_of_a_debate_has_each_question_that_divides_it_and_what_would_settle_it(
+    store: SqliteStore,
+) -> None:
+    protocol = Debate(debaters=4, option=("queues", "streams"), test_cruxes=2)
+    model = ScriptedModel(Debaters(related_cruxes("ENTAILS", hold=[1])))
+    await runner.start("Queues or streams?", protocol, models=model, store=store, session="s")
+    record = read_record(store, "s")
+    text = text_of(summary(record))
+    for n, about in enumerate(("queues", "streams"), 1):
+        _, found, below = text.partition(f"Question {n}. Would {about} lose orders?")
+        assert found
+        assert below.startswith(" Yes: ")
+        assert "What would settle it" in below
+        assert "an audit that finds none" in below
+    assert "changed their position" in text
+    assert [word for word in HOUSE_WORDS if word in text.casefold()] == []
+    assert "Crux 2" in text_of(page(record)), "the report has the words of the house"
 
 
 async def test_short_report_is_whole_in_its_summary(store: SqliteStore) -> None:

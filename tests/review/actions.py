@@ -52,7 +52,7 @@ class Job:
 
     @property
     def home(self) -> Path:
-        return self.temp / "consilience"
+        return self.temp / "consilience" / self.inputs.get("name", "code")
 
     @property
     def state_file(self) -> Path:
@@ -92,7 +92,11 @@ class Job:
         }
         for name, case in ACTION["inputs"].items():
             known[f"inputs.{name}"] = self.inputs.get(name, self._default(case.get("default", ""), known))
-        return re.sub(r"\$\{\{ ([\w.-]+) \}\}", lambda match: known[match[1]], expression)
+        return re.sub(
+            r"\$\{\{ ([\w.-]+)(?: \|\| ([\w.-]+))? \}\}",
+            lambda match: known[match[1]] or (known[match[2]] if match[2] else ""),
+            expression,
+        )
 
     @staticmethod
     def _default(text: str, known: dict[str, str]) -> str:

@@ -76,9 +76,11 @@ def given_to(job: Job, program: str) -> Any:
 def test_hostile_inputs_are_passed_as_arguments_not_run_by_the_shell(job: Job, tmp_path: Path) -> None:
     replace_command(job)
     hostile = f"$(touch {tmp_path}/owned); `touch {tmp_path}/owned` \" ' && touch {tmp_path}/owned #"
-    names = ("model", "type", "fail-on", "max-cost", "diff")
+    names = ("model", "type", "effort", "fail-on", "max-cost", "diff")
     job.title = hostile
-    job.inputs |= dict.fromkeys(names, hostile) | {"arguments": f"--max-findings=5\n\n--note={hostile}\n"}
+    job.inputs |= (
+        dict.fromkeys(names, hostile) | {"name": "code"} | {"arguments": f"--max-findings=5\n\n--note={hostile}\n"}
+    )
     assert job.run("Review").returncode == 0
     arguments, directory, token = given_to(job, "consilience")
     assert arguments == [
@@ -89,6 +91,7 @@ def test_hostile_inputs_are_passed_as_arguments_not_run_by_the_shell(job: Job, t
         "--inline=minor",
         f"--out={job.home}/report",
         "--yes",
+        f"--effort={hostile}",
         f"--fail-on={hostile}",
         f"--max-cost={hostile}",
         f"--intent={job.home}/pull-request.md",
@@ -101,8 +104,11 @@ def test_hostile_inputs_are_passed_as_arguments_not_run_by_the_shell(job: Job, t
     assert token is None
 
 
-def test_invalid_extras_are_refused(job: Job) -> None:
-    job.inputs["extras"] = "openai] evil @ https://example.com/evil.zip"
+@pytest.mark.parametrize(
+    ("name", "text"), [("extras", "openai] evil @ https://example.com/evil.zip"), ("name", "../x"), ("type", "a b")]
+)
+def test_invalid_extras_and_names_are_refused(job: Job, name: str, text: str) -> None:
+    job.inputs[name] = text
     assert job.run("Install consilience").returncode == 2
 
 

@@ -7,10 +7,11 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from consilience.domain.findings import FindingsReport
+from consilience.domain.findings import FindingsReport, as_known
 from consilience.protocols.review.presenting import above_answer
 from consilience.reporting.formats.gitlab import code_quality, gitlab_notes
 from review.reports import finding, review, rich_review
+from review.test_baseline import known
 
 Line = Annotated[int, Field(ge=1)]
 
@@ -72,6 +73,18 @@ def test_fingerprint_stays_when_lines_move() -> None:
 
     assert prints(first_line=11, last_line=11) == prints(first_line=40, last_line=40, claim="Other words.")
     assert prints() != prints(category="logic")
+
+
+def test_finding_of_an_earlier_review_that_stands_keeps_its_entry() -> None:
+    """Else GitLab says that it was fixed."""
+    first = known(3, 3)
+    entry = as_known(first)
+    gone = entry.model_copy(update={"status": "gone"})
+    (before,) = code_quality(review(first))
+    (after,) = code_quality(review(known_findings=(entry, gone)))
+    assert after == before
+    (disputed,) = code_quality(review(known_findings=(as_known(known(3, 3, status="disputed")),)))
+    assert disputed["severity"] == "info"
 
 
 def test_suggestion_is_one_of_gitlab_and_no_mark_is_left() -> None:

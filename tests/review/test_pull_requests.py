@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,12 @@ with calls.open("a") as file:
 common = {"severity": "major", "category": "bounds", "document": "pager.py", "line": 1, "consequence": "It fails.",
     "check": {"kind": "read", "text": "pager.py"}, "recommendation": "Mend it.", "replacement": None}
 found = [{**common, **f} for f in json.loads((here / "findings.json").read_text())]
-shown = [f for f in found if f["quotation"] in prompt]
+is_contested = (here / "refuse").exists()  # then only one of the two reviewers reports anything
+shown = [f for f in found if f["quotation"] in prompt and ("You are red" in prompt or not is_contested)]
 review = {"read": [], "findings": shown, "vote": "changes" if shown else "approve", "confidence": 0.9, "reason": "so"}
 if '"verdicts"' in prompt:
-    reply = {"verdicts": []}
+    refuted = [{"finding": "F1", "verdict": "refute", "reason": "It is checked."}] if is_contested else []
+    reply = {"verdicts": refuted}
 elif '"findings"' in prompt:
     reply = review
 elif "A maintainer replied to it" in prompt:
@@ -202,6 +205,102 @@ def test_threads_that_no_longer_apply_are_resolved_by_a_job_of_its_own(job: Job)
     job.pull = job.pull | {"writes": ["contents", "pull-requests"]}
     assert job.act()["Resolve threads"].returncode == 0
     assert [thread["resolved"] for thread in job.pull["threads"]] == [True, False], "somebody has replied to the other"
+    assert prompts(job) == []
+
+
+def test_thread_is_resolved_though_the_run_that_told_it_gone_answered_a_reply_in_it(job: Job) -> None:
+    push(job, D1)
+    reply(job, 0, "Why?")
+    state = push(job, text=BASE, answer="true")
+    assert [comment["author"] for comment in state["threads"][0]["comments"][1:]] == ["alice", *[state["viewer"]] * 2]
+    job.pull = state | {"writes": ["contents", "pull-requests"]}
+    job.inputs = {"resolve": "true"}
+    assert job.act()["Resolve threads"].returncode == 0
+    assert job.pull["threads"][0]["resolved"]
+
+
+def test_comment_that_somebody_edited_is_not_trusted(job: Job) -> None:
+    """Whoever may edit comments of others could put another mark into one: its finding is posted again."""
+    push(job, D1)
+    state = job.pull
+    state["threads"][0]["comments"][0] |= {"editor": "mallory"}
+    state["reviews"][0] |= {"editor": "mallory"}
+    job.pull = state
+    assert counts(push(job, D1)) == (2, 2, 0)
+    assert counts(push(job, D1, text="# moved\n" + FIRST)) == (2, 2, 0), (
+        "the editor of its own review is the program itself"
+    )
+
+
+def test_comments_behind_the_first_page_of_a_thread_are_read(job: Job) -> None:
+    push(job, D1)
+    for n in range(7):
+        reply(job, 0, f"Remark {n}", author="bob", association="NONE")
+    reply(job, 0, "consilience: ignore It cannot be empty.")
+    push(job, D1, text=FIRST.replace("def f3(", "def g3("))
+    (known,) = report_of(job)["known_findings"]
+    assert (known["status"], known["by"], known["reason"]) == ("dismissed", "alice", "It cannot be empty.")
+
+
+def test_finding_keeps_its_identity_when_its_file_is_renamed_twice(job: Job) -> None:
+    push(job, D1, D2)
+    reply(job, 1, "consilience: ignore The caller checks the length.")
+    for new in ("pages.py", "lib.py"):
+        job.git("mv", *job.git("ls-files", "*.py").split(), new)
+        job.commit()
+        state = push(job, {**D1, "document": new, "category": "logic"}, {**D2, "document": new})
+        assert counts(state) == (1, 2, 1)
+    known = [(entry["identities"][0]["file"], entry["status"]) for entry in report_of(job)["known_findings"]]
+    assert known == [("lib.py", "stands"), ("lib.py", "dismissed")]
+
+
+def test_disputed_finding_does_not_fail_later_pushes(job: Job) -> None:
+    """As it did not fail the first."""
+    (job.temp / "refuse").touch()
+    state = push(job, D1, **{"fail-on": "major"})
+    assert "disputed" in state["threads"][0]["comments"][0]["body"]
+    state = push(job, D1, text="# moved\n" + FIRST)
+    assert "disputed" in state["reviews"][0]["body"].partition("Earlier findings")[2]
+    assert counts(state) == (1, 1, 0)
+
+
+def test_two_uses_of_the_action_know_nothing_of_each_other(job: Job) -> None:
+    """Neither of each other's threads, nor of files that the other one left."""
+    push(job, D1)
+    shutil.copytree(job.home / "venv", job.home.parent / "docs" / "venv", symlinks=True)
+    state = push(job, D2, D1, name="docs")
+    assert counts(state) == (2, 3, 0)
+    assert counts(push(job, D2, D1, name="docs", text="# moved\n" + FIRST)) == (2, 3, 0)
+    assert counts(push(job, D1, name="code")) == (2, 3, 0)
+    fixed = push(job, name="docs", text=BASE)
+    assert [len(thread["comments"]) for thread in fixed["threads"]] == [1, 2, 2]
+
+
+def test_retarget_of_the_pull_request_has_hunks_read_that_only_the_new_base_shows(job: Job) -> None:
+    first = job.git("rev-parse", "HEAD~1")
+    job.pull = job.pull | {"base": job.head}
+    push(job, D3, text=FIRST.replace("items[9]", "items[9:][0]"))
+    prompts(job)
+    job.pull = job.pull | {"base": first}
+    state = push(job, D1, D3)
+    (prompt, *_) = prompts(job)
+    assert "+    return items[3:][0]" in prompt
+    assert "+    return items[9:][0]" not in prompt
+    assert len(state["threads"]) == 2
+
+
+def test_answers_may_cost_what_the_review_left(job: Job) -> None:
+    push(job, D1)
+    reply(job, 0, "Why?")
+    prompts(job)
+    job.inputs |= {"answer": "true", "max-cost": "0.5"}
+    file = job.home / "report" / "report.json"
+    report = json.loads(file.read_text())
+    report["ledger"]["actual"]["cost"] = 0.5
+    assert job.run("Read the threads").returncode == 0
+    file.write_text(json.dumps(report))
+    done = job.run("Answer replies")
+    assert (done.returncode, "max-cost is spent" in done.stdout) == (0, True)
     assert prompts(job) == []
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from consilience.deliberation import Deliberation
+from consilience.domain.tokens import estimate_tokens
 from consilience.engine.dealing import RELATED_SHARE
 from consilience.engine.sources import number_documents
 from consilience.journal.sqlite import SqliteStore
@@ -14,15 +17,15 @@ from consilience.protocols.review import Review
 from consilience.protocols.review.settings import ReviewType
 from kit import runner
 from kit.reviewing import documents_of, finding, review, script
-from simulation.document_sets import make_document_set
+from simulation.document_sets import PlantedPair, make_document_set
 
 DOCUMENTS = make_document_set(3, tokens=14_000, documents=8, across=8, within=4)
 PAIRS = DOCUMENTS.of("across")
 
 
-def together(requests: list[ModelRequest]) -> int:
+def together(requests: list[ModelRequest], pairs: Sequence[PlantedPair] = PAIRS) -> int:
     reviews = [request.text for request in requests if request.key.startswith("review")]
-    return sum(any(pair.first.text in text and pair.second.text in text for text in reviews) for pair in PAIRS)
+    return sum(any(pair.first.text in text and pair.second.text in text for text in reviews) for pair in pairs)
 
 
 async def reviewed(kind: ReviewType) -> tuple[Review, list[ModelRequest]]:
@@ -43,6 +46,21 @@ async def test_parts_of_documentation_are_shown_with_the_related_lines_of_other_
     assert own.isdisjoint(line for lines in settings.related_lines for line in lines)
     assert sum(settings.call_kinds[0].documents == part for part in settings.parts) == 1
     assert settings.related_tokens == int(4_000 * RELATED_SHARE)
+
+
+@pytest.mark.parametrize(("window", "tokens"), [(16_000, 30_000), (32_000, 30_000), (128_000, 70_000)])
+async def test_most_contradictions_across_parts_meet_in_one_prompt_that_fits_the_window(
+    window: int, tokens: int
+) -> None:
+    documents = make_document_set(5, tokens=tokens, documents=12)
+    model = ScriptedModel(script({}), context_window=window)
+    protocol = Review(review_type="documentation", reviewers=1, max_iterations=1)
+    deliberation = Deliberation(protocol, model=model, sources=documents.sources, store=SqliteStore(":memory:"))
+    report = await deliberation.run("Review it.")
+    assert len(Review.model_validate(report.settings).parts) > 1
+    assert len(documents.of("across")) == 10
+    assert together(model.requests, documents.of("across")) >= 8
+    assert all(estimate_tokens(request.text) + request.max_tokens <= window for request in model.requests)
 
 
 async def test_other_reviews_read_their_parts_alone() -> None:

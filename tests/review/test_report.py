@@ -20,11 +20,13 @@ from consilience.domain.findings import (
     JudgedBy,
     PartRead,
     Verification,
+    as_known,
     decided_by,
     place_of,
 )
 from consilience.domain.outcome import StopReason
 from consilience.protocols.review import ReviewReport
+from consilience.protocols.review.ballots import milder_votes, verdict_of
 from consilience.protocols.review.baseline import Baseline
 from consilience.protocols.review.presenting import dropped_line, overall_vote
 from consilience.protocols.review.vetting import judged, listed, vet
@@ -33,6 +35,7 @@ from consilience.reporting.html import report_page
 from consilience.reporting.markdown import markdown
 from kit.golden import Golden, lines_with
 from review import reports
+from review.test_baseline import known
 from review.test_vetting import CHANGED, PLAIN, handed_in, reply
 
 BOTH = ("red", "blue")
@@ -179,6 +182,38 @@ def test_verdict_of_one_part(ballots: list[tuple[str, str, int]], golden: Golden
 def test_verdict_of_two_parts(ballots: list[tuple[str, str, int]], golden: Golden) -> None:
     parts = tuple(PartRead(index=n, documents=(f"S{n}",), tokens=9, readers=BOTH, assigned=BOTH) for n in (1, 2))
     golden(overall_vote(report_of(reports.finding(), parts=parts, ballots=tuple(cast(*b) for b in ballots))))
+
+
+def test_rejection_fails_whatever_severity_is_asked_for_and_disputed_findings_fail_nothing() -> None:
+    """Those of earlier reviews as those of this one."""
+    ballots = (cast("red", "reject"), cast("blue", "approve"))
+    rejected = report_of(ballots=ballots, verdict=verdict_of(ballots))
+    assert [rejected.failing(what) for what in ("critical", "reject")] == ["the verdict is reject, by red."] * 2
+    assert [dissent.text for dissent in milder_votes(rejected.ballots)] == ["votes approve, not reject"]
+    stands = as_known(known(3, 3))
+    report = report_of(known_findings=(stands,), ballots=(cast("red", "changes"),))
+    assert report.failing("major") == "at least major: 1 of earlier reviews that still stand."
+    assert report.failing("reject") == ""
+    disputed = report.model_copy(update={"known_findings": (as_known(known(3, 3, status="disputed")),)})
+    assert disputed.failing("major") == ""
+
+
+def test_report_lists_what_became_of_findings_of_earlier_reviews() -> None:
+    entry = as_known(known(3, 3, title="off by one"))
+    entries = (
+        entry.model_copy(update={"status": "gone", "claim": ""}),
+        entry.model_copy(update={"status": "dismissed", "by": "alice", "reason": "It is checked."}),
+        entry.model_copy(update={"disputed": True}),
+    )
+    text = markdown(report_of(known_findings=entries)).partition("## Findings of earlier reviews")[2]
+    lines = [line for line in text.splitlines() if line.startswith("- ")][:3]
+    place = "major · bounds: off by one · src/pager.py:3"
+    assert [line.partition("**")[2].partition("**")[0] for line in lines] == [
+        f"stands · disputed · {place}",
+        f"dismissed · {place}",
+        f"gone · {place}",
+    ]
+    assert "alice: It is checked." in lines[1]
 
 
 def test_vote_for_changes_without_a_finding_is_named(golden: Golden) -> None:

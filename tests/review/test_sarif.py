@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from consilience.domain.findings import CATEGORIES, Cause
+from consilience.domain.findings import CATEGORIES, Cause, as_known
 from consilience.domain.outcome import StopReason
 from consilience.protocols.review.findings import ReviewData
 from consilience.reporting.formats.sarif import sarif
 from review.reports import dropped, finding, review, rich_review
+from review.test_baseline import known
 
 
 def run_of(report: ReviewData) -> dict[str, Any]:
@@ -118,6 +119,36 @@ def test_known_finding_of_several_agents_is_one_suppressed_result() -> None:
     known = dropped(by="red"), dropped(by="blue"), dropped(by="red", line=9, fingerprint="88bb")
     results = run_of(review(dropped=known))["results"]
     assert [result["properties"]["by"] for result in results] == [["red", "blue"], ["red"]]
+
+
+def test_finding_of_an_earlier_review_stays_an_alert_until_it_is_gone_or_dismissed() -> None:
+    """Under the same fingerprint, on the lines where it is now."""
+    first = known(3, 3, title="off by one")
+    stands = as_known(first)
+    entries = {
+        "stands": stands,
+        "dismissed": stands.model_copy(update={"status": "dismissed", "by": "alice", "reason": "It is checked."}),
+        "gone": stands.model_copy(update={"status": "gone"}),
+        "accepted": stands.model_copy(update={"status": "accepted"}),
+        "disputed": as_known(known(3, 3, status="disputed")),
+    }
+    (before,) = run_of(review(first))["results"]
+    found = {name: run_of(review(known_findings=(entry,)))["results"] for name, entry in entries.items()}
+    assert found["gone"] == found["accepted"] == []
+    (result,) = found["stands"]
+    for name in ("partialFingerprints", "locations", "ruleId", "level"):
+        assert result[name] == before[name]
+    assert "suppressions" not in result
+    (dismissed,) = found["dismissed"]
+    assert dismissed["suppressions"][0]["justification"] == "alice: It is checked."
+    assert [(disputed["kind"], disputed["level"]) for disputed in found["disputed"]] == [("review", "none")]
+    entries_now = (entries["stands"], entries["dismissed"])
+    assert (
+        "off by one"
+        in run_of(review(known_findings=[e.model_copy(update={"claim": ""}) for e in entries_now]))["results"][0][
+            "message"
+        ]["text"]
+    )
 
 
 def test_partial_run_names_what_is_missing() -> None:

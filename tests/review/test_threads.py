@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from consilience.domain.findings import EarlierReviews, Finding, KnownFinding, Verification, as_known
+from consilience.domain.outcome import StopReason
 from consilience.integrations.pull_requests.posting import plan_posting
 from consilience.integrations.pull_requests.threads import Comment, PostedReview, PullRequest, ReviewThread
 from consilience.protocols.review import ReviewReport
 from consilience.reporting.formats.marks import Mark, mark_in, mark_text, marked
-from review.reports import finding, review
+from review.reports import dropped, finding, review
 from review.test_baseline import known
 
 HEAD = "a" * 40
@@ -55,6 +56,9 @@ STANDS = [("stands", "", "")]
         (said("consilience: ignore"), {}, STANDS),
         (said("I would not say consilience: ignore this"), {}, STANDS),
         (said("> consilience: ignore quoted"), {}, STANDS),
+        (said("Write this:\n```\nconsilience: ignore REASON\n```"), {}, STANDS),
+        (said("Write this:\n\n    consilience: ignore REASON"), {}, STANDS),
+        (said("consilience: ignore\n\nis how one dismisses a finding."), {}, STANDS),
         (said("consilience: ignore me", association="CONTRIBUTOR"), {}, STANDS),
         (said("consilience: ignore me", association="NONE"), {"is_resolved": True, "resolved_by": "alice"}, STANDS),
         (said("consilience: ignore me", is_person=False), {}, STANDS),
@@ -66,6 +70,19 @@ def test_finding_is_dismissed_by_a_maintainer_with_a_reason(
     reply: Comment, fields: dict[str, Any], expected: list[tuple[str, str, str]]
 ) -> None:
     assert status_of(thread(reply, **fields)) == expected
+
+
+def test_threads_and_reviews_of_another_series_are_left_out() -> None:
+    own, other = (ReviewThread(id=name, comments=(mine(Mark(name=name, finding=ENTRY)),)) for name in ("code", "docs"))
+    reviews = tuple(
+        PostedReview(id=name, body=marked("x", Mark(name=name, review=EarlierReviews(commit=name))), is_own=True)
+        for name in ("code", "docs")
+    )
+    people = ReviewThread(id="3", comments=(said("Well done."),))
+    pull = PullRequest(head=HEAD, threads=(own, other, people), reviews=reviews)
+    assert [thread.id for thread in pull.of_series("docs").threads] == ["docs", "3"]
+    assert pull.of_series("docs").earlier.commit == "docs"
+    assert not pull.of_series("skill").earlier.known
 
 
 @pytest.mark.parametrize(
@@ -136,6 +153,55 @@ def test_gone_finding_is_told_once_and_resolved_threads_are_left_alone() -> None
     assert replies(thread(is_resolved=True)) == 0
 
 
+def test_incomplete_review_tells_no_thread_that_its_finding_is_gone() -> None:
+    """Nobody has read what stands in the place of the lines."""
+    gone = ENTRY.model_copy(update={"status": "gone", "thread": "T1"})
+    pull = PullRequest(head=HEAD, threads=(thread(),))
+    for fields, replies in (({}, 1), ({"unread_files": ("x",)}, 0), ({"stop_reason": StopReason.FAILED}, 0)):
+        given = review(known_findings=(gone,), reviewed_commit=HEAD, **fields)
+        assert len(plan_posting(ReviewReport.model_validate(given.model_dump()), pull).replies) == replies
+
+
+@pytest.mark.parametrize("in_text", [False, True])
+def test_finding_of_the_same_lines_with_a_new_cause_is_posted_when_the_old_one_is_gone(in_text: bool) -> None:
+    """What this report says is gone does not count as posted, in a thread or in a review's text. A thread of another run does."""
+    old = ENTRY.model_copy(update={"cause": ENTRY.identities[0].model_copy(update={"digest": "old"})})
+    first = mine(Mark(finding=old))
+    text = marked("x", Mark(review=EarlierReviews(known=(old,))))
+    pull = PullRequest(
+        head=HEAD,
+        threads=() if in_text else (thread(first=first),),
+        reviews=(PostedReview(id="3", body=text, is_own=True),) if in_text else (),
+    )
+    gone = old.model_copy(update={"status": "gone", "thread": "" if in_text else "T1"})
+    report = ReviewReport.model_validate(review(known(3, 3), known_findings=(gone,), reviewed_commit=HEAD).model_dump())
+    assert plan_posting(report, pull).review is not None
+    other = ReviewThread(id="T2", comments=(mine(Mark(finding=ENTRY)),))
+    raced = pull.model_copy(update={"threads": (*pull.threads, other)})
+    assert plan_posting(report, raced).review is None
+    assert [entry.cause for entry in raced.earlier.known] in ([old.cause, None], [None, old.cause])
+
+
+def test_commit_does_not_count_as_read_while_findings_are_over_a_limit() -> None:
+    """Nobody has been told them, and a later push would not read their lines again."""
+    over = dropped(reason="over the limit", identities=known(2, 2).identities)
+    before = EarlierReviews(commit="b" * 40, base="c" * 40)
+    posted = PostedReview(id="3", body=marked("x", Mark(review=before)), is_own=True)
+    for findings in ((known(3, 3),), ()):
+        given = review(*findings, dropped=(over,), reviewed_commit=HEAD, reviewed_base="d" * 40)
+        report = ReviewReport.model_validate(given.model_dump())
+        assert report.earlier.commit == ""
+        plan = plan_posting(report, PullRequest(head=HEAD, reviews=(posted,)))
+        assert plan.update is None
+        if plan.review is not None:
+            assert (mark := mark_in(str(plan.review["body"])))
+            assert mark.review
+            assert (mark.review.commit, mark.review.base) == (before.commit, before.base)
+    read = report.model_copy(update={"dropped": ()})
+    assert (read.earlier.commit, read.earlier.base) == (HEAD, "d" * 40)
+    assert plan_posting(read, PullRequest(head=HEAD, reviews=(posted,))).update is not None
+
+
 def test_finding_whose_lines_come_back_is_news() -> None:
     """Its thread says that it no longer applies."""
     pull = PullRequest(head=HEAD, threads=(thread(mine(Mark(is_gone=True))),))
@@ -168,6 +234,7 @@ def test_many_findings_in_the_text_have_marks_as_far_as_they_are_shown() -> None
     assert mark is not None
     assert mark.review is not None
     assert 10 < len(mark.review.known) < 89
+    assert mark.review.commit == "", "the others were not posted"
     assert f"{89 - len(mark.review.known)} more in the report" in body
 
 

@@ -488,11 +488,14 @@ def test_fingerprint_holds_if_another_run_quotes_more_or_less_of_the_line() -> N
     assert only(vetted(handed_in(reply("size = 10", 2)))).fingerprint != runs[0].fingerprint
 
 
-def test_defect_of_another_category_in_the_line_of_a_known_one_is_not_known() -> None:
+def test_known_line_is_known_under_another_category_unless_more_lines_are_quoted() -> None:
+    """Models waver between two categories for one defect."""
     known = parse_baseline(baseline_of(vetted(handed_in(reply("items[last", 4))).findings))
-    again = vetted(handed_in(reply("items[last", 4, category="logic"), reply("size:last]", 4)), baseline=known)
-    assert [finding.category for finding in again.findings] == ["logic"]
-    assert [dropped.reason for dropped in again.dropped] == ["baseline"]
+    more = reply("last = n * size + 1\n    return items[last", 3, category="logic")
+    replies = (reply("items[last", 4, category="logic"), reply("size:last]", 4), more)
+    again = vetted(handed_in(*replies), baseline=known)
+    assert [(finding.first_line, finding.category) for finding in again.findings] == [(3, "logic")]
+    assert [dropped.reason for dropped in again.dropped] == ["baseline", "baseline"]
 
 
 def test_known_finding_on_removed_lines_is_known() -> None:

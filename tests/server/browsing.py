@@ -156,6 +156,10 @@ class Page(HTMLParser):
         ]
 
 
+SCRIPT = ("do", "check")
+"""What the script of a page sends in place of a button, while an answer is typed."""
+
+
 class Browser:
     """It keeps cookies and follows redirects, as a browser does."""
 
@@ -180,7 +184,7 @@ class Browser:
         """Send a form by one of its buttons, with files for its only file input. `drop`: fields that are left out."""
         pairs = [(one.name, one.value) for one in form.fields if one.is_on and one.kind != "file" and one.name]
         if button:
-            pairs.append(next(pair for pair in form.buttons if pair[1] == button))
+            pairs.append(next(pair for pair in (*form.buttons, SCRIPT) if pair[1] == button))
         data: dict[str, list[str]] = {}
         for name, value in pairs:
             if name not in drop:

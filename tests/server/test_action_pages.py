@@ -10,7 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from consilience.domain.events import CallCompleted, CallFailed, CancelRequested, CommentPosted, SessionFinished
+from consilience.domain.events import (
+    AnswerReceived,
+    CallCompleted,
+    CallFailed,
+    CancelRequested,
+    CommentPosted,
+    SessionFinished,
+)
 from consilience.models.scripted import ScriptedModel
 from consilience.server import live_session
 from consilience.server.callers import LOCAL
@@ -59,11 +66,15 @@ def test_answer_has_the_form_of_the_question_and_mistakes_stand_beside_its_field
     assert wrong.problems
     assert set(wrong.problems) <= set(names)
     form = wrong.form("/answer")
+    check = ada.send(form, "check").answer.json()
+    assert set(check) == set(wrong.problems), "while it is typed, by the same check"
     for field in form.fields:
         if field.name in names:
             field.value = (
                 field.options[1] if field.kind == "select" else "0.5" if field.kind == "number" else "yes: mine"
             )
+    assert ada.send(form, "check").answer.json() == {}
+    assert not any(isinstance(event, AnswerReceived) for event in server.store.read(session)), "nothing is recorded"
     sent = ada.send(form, "answer", status=303)
     assert sent.answer.headers["location"] == f"/sessions/{session}"
     server.settle()

@@ -6,7 +6,6 @@ import asyncio
 import json
 import threading
 from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from consilience.models.scripted import ScriptedModel
 from consilience.protocol import Paragraph, View, extend_presentation
 from consilience.protocols.baselines.report import VoteReport
 from consilience.server.blindness import SeenReader, SeenRecords
-from consilience.server.callers import LOCAL, Caller
+from consilience.server.callers import Caller
 from consilience.server.errors import error_json
 from kit.debating import Debaters
 from server.inprocess import MODEL, Face, facing
@@ -204,7 +203,7 @@ async def test_fork_with_a_model_of_unknown_price_is_refused_before_it_is_record
     name = "http://127.0.0.1:9/v1#m"
     async with facing(tmp_path, models=(name,)) as face:
         parent = await face.run()
-        face.caller[0] = replace(LOCAL, max_cost_per_day=1.0)
+        face.caller[0] = Caller(max_cost_per_day=1.0)
         for body in ({"at": "0"}, {"at": "0", "dry_run": True}):
             refused = await face.post(f"/api/sessions/{parent}/fork", body, 403)
             assert f"the price of {name} is not known" in refused["error"]["what"]

@@ -27,6 +27,7 @@ from consilience.server import live_session
 from consilience.server.bodies import NewSession
 from consilience.server.callers import LOCAL
 from consilience.server.live_session import LiveSession
+from kit.debating import Debaters
 from reporting.sessions import HOSTILE, saying
 from server.inprocess import MODEL, Face, facing
 
@@ -130,6 +131,23 @@ async def test_views_with_a_place_for_each_call_are_linked_and_not_drawn_once_th
             assert any(element.attrib.get("id") == name for element in page.iter("section"))
     assert_inert((await face.client.get(f"/sessions/{session}/views/reads")).text)
     assert "reads" in drawn
+
+
+async def test_long_transcript_of_a_report_is_on_a_page_of_its_own_and_leaves_room_for_messages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with facing(tmp_path, model=ScriptedModel(Debaters(), name=MODEL)) as face:
+        session = await face.run(protocol="debate", settings={"debaters": 2, "max_messages": 24})
+        at_the_end = f"/sessions/{session}/at/{face.store.last(session)}"
+        whole = (await face.client.get(at_the_end)).text
+        monkeypatch.setattr(live_session, "MAX_FOLDED_CHARS", 1_000)
+        page = (await face.client.get(at_the_end)).text
+        address = f"/sessions/{session}/views/transcript"
+        assert f'href="{address}"' in page
+        transcript = (await face.client.get(address)).text
+    assert "Messages in order" in words(parsed(transcript))
+    assert entries(page) == entries(whole)
+    assert len(page) < len(whole)
 
 
 async def test_unknown_session_is_a_page_that_says_so(face: Face) -> None:

@@ -12,13 +12,14 @@ from consilience import Deliberation
 from consilience.domain.events import SessionFinished
 from consilience.domain.report import Report
 from consilience.models.scripted import ScriptedModel
+from consilience.testing.any_model import AnyModel
 from kit.debating import Debaters
+from reporting.test_summary import HOUSE_WORDS
 from server.browsing import Browser, Page
 from server.inprocess import MODEL, Served
 from server.paged import HOSTILE, finished, paged
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
-HOUSE_WORDS = ("DCG", "sealed", "placebo", "steelman")
 
 
 @pytest.fixture
@@ -62,13 +63,27 @@ def test_summary_comes_first_and_the_whole_report_is_below_it(server: Served) ->
     reader.open(f"{path}x", status=404)
 
 
-@pytest.mark.parametrize("settings", [{"max_messages": 40}, {"max_messages": 40, "test_cruxes": 4}])
-def test_summary_has_none_of_the_house_s_words(tmp_path: Path, settings: dict[str, int]) -> None:
-    with paged(tmp_path, model=ScriptedModel(Debaters(), name=MODEL)) as server:
-        session = finished(server, protocol="debate", settings=settings, task="Should we move to the new queue?")
-        page = browser(server).open(shared(server, session))
-        for word in HOUSE_WORDS:
-            assert word.casefold() not in page.text.casefold(), word
+@pytest.mark.parametrize(
+    ("protocol", "settings"),
+    [
+        ("debate", {"max_messages": 40}),
+        ("debate", {"max_messages": 40, "test_cruxes": 4}),
+        ("emergence", {"children": 2, "max_rounds": 2}),
+        ("broadcast", {"children": 2}),
+        ("refinement", {"max_passes": 2}),
+        ("review", {"max_iterations": 2}),
+        ("decompose", {"children": 2}),
+        ("vote", {"votes": 2}),
+        ("solo", {}),
+    ],
+)
+def test_summary_has_none_of_the_house_s_words(tmp_path: Path, protocol: str, settings: dict[str, int]) -> None:
+    model = ScriptedModel(Debaters(), name=MODEL) if protocol == "debate" else AnyModel(name=MODEL)
+    sources = [{"name": "plan.md", "text": "It is so.\n"}]
+    with paged(tmp_path, model=model) as server:
+        session = finished(server, protocol=protocol, settings=settings, task="Should we move?", sources=sources)
+        page = browser(server).open(shared(server, session, asks=True))
+        assert [word for word in HOUSE_WORDS if word in page.text.casefold()] == []
 
 
 def test_link_takes_one_vote_and_one_objection_and_shows_those_of_others_afterwards(server: Served) -> None:

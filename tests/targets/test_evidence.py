@@ -37,6 +37,11 @@ def test_results_on_files_under_review_are_lines_of_a_document(tmp_path: Path, u
     assert text == "src/a b.py:2: warning F401 (ruff): unused import\n"
 
 
+@pytest.mark.parametrize("uri", ["http://[x/src/a%20b.py", "//[", "", "%zz", "src/a%20b.py/.."])
+def test_strange_uri_names_no_file(tmp_path: Path, uri: str) -> None:
+    assert evidence_of(tmp_path, result(uri)) == []
+
+
 def test_suppressed_and_passed_results_are_no_evidence(tmp_path: Path) -> None:
     uri = "src/a%20b.py"
     assert evidence_of(tmp_path, result(uri, suppressions=[{}]), result(uri, kind="pass"), {"ruleId": "x"}) == []

@@ -51,7 +51,27 @@ def test_python_has_definitions_with_decorators_heads_and_depth_and_no_local_nam
     ("name", "text"), [("a.py", "def (:\n"), ("a.py", "x = '\0'"), ("a.txt", "def f(): pass\n"), ("a.go", "\0{")]
 )
 def test_text_that_cannot_be_parsed_has_no_outline_and_raises_nothing(name: str, text: str) -> None:
-    assert outline_of(name, text).imports == ()
+    outline = outline_of(name, text)
+    assert (outline.definitions, outline.imports) == ((), ())
+
+
+def test_escape_sequences_that_python_warns_of_warn_nobody_here() -> None:
+    """Warnings are errors in tests."""
+    assert [d.name for d in outline_of("a.py", "PATTERN = '\\d'\n").definitions] == ["PATTERN"]
+
+
+def test_definitions_know_their_class_and_whether_they_can_be_named_from_outside() -> None:
+    outline = outline_of("a.py", PYTHON)
+    assert [(d.name, d.owner, d.is_local, d.is_function) for d in outline.definitions] == [
+        ("LIMIT", "", False, False),
+        ("page", "", False, True),
+        ("inner", "", True, True),
+        ("Shop", "", False, False),
+        ("name", "Shop", False, False),
+        ("open", "Shop", False, True),
+    ]
+    assert outline_of("a.py", "if A:\n    import b\nelse:\n    import c\n").imports == ((2, 2), (4, 4))
+    assert [d.name for d in outline.around(1, 24)] == ["LIMIT", "page", "inner", "Shop", "name", "open"]
 
 
 @pytest.mark.parametrize(

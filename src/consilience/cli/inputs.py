@@ -26,6 +26,7 @@ from consilience.documents import (
 )
 from consilience.domain.agents import Agent, list_ids, unknown_agent
 from consilience.domain.errors import SettingsError, SourceError, UnknownName
+from consilience.domain.findings import EarlierReviews
 from consilience.domain.messages import Source
 from consilience.domain.outcome import EACH, Limits, SpendingLimits
 from consilience.domain.panels import Panel, Persona, load_panel
@@ -74,10 +75,10 @@ def read_task(argument: str) -> str:
     return task.strip()
 
 
-def read_request(request: TargetRequest, since: str | None = None, also: Sequence[str] = ()) -> Target:
-    """Return the target of a command. Raises `SourceError`, and `SettingsError` for standard input that is read twice.
+def read_request(request: TargetRequest, earlier: EarlierReviews) -> Target:
+    """Return the target of a command: what is new in it after earlier reviews.
 
-    `since` and `also` as of `read_target`.
+    Raises `SourceError`, and `SettingsError` for standard input that is read twice.
     """
     return read_target(
         request.target or (),
@@ -85,8 +86,9 @@ def read_request(request: TargetRequest, since: str | None = None, also: Sequenc
         staged=request.staged,
         include=request.include or (),
         standard_input=lambda: read_text("-", "the target"),
-        since=since,
-        also=also,
+        since=earlier.commit or None,
+        since_base=earlier.base,
+        also=earlier.places,
         context=request.context or (),
         rules=request.rules,
         intent=request.intent or (),

@@ -70,10 +70,10 @@ from consilience.domain.panels import Panel
 from consilience.domain.report import Report
 from consilience.domain.usage import LedgerReport, UsageTotals
 from consilience.domain.validation import InvalidValues
-from consilience.engine.dealing import deal_to_agents
+from consilience.engine.dealing import deal_for
 from consilience.engine.protocol import Protocol, check_phases, find_protocol, recorded_protocol, report_type
 from consilience.engine.runner import check_quorum, missing_encoder
-from consilience.engine.seats import of_persona, seat_warnings, smallest_window
+from consilience.engine.seats import of_persona, seat_warnings
 from consilience.engine.templates import recorded_templates
 from consilience.journal.open_store import open_store
 from consilience.journal.store import Store
@@ -92,7 +92,7 @@ from consilience.targets import Target
 if TYPE_CHECKING:
     from typer._click import Context
 
-OF_TARGET = ("left_out", "unread_files", "known_findings", "reviewed_commit")
+OF_TARGET = ("left_out", "unread_files", "known_findings", "reviewed_commit", "reviewed_base")
 """Settings that follow from the target, which a report has too."""
 
 COMMON = frozenset({"model", "models", "source", "max_cost", "out", "panel", "dry_run"})
@@ -178,14 +178,9 @@ def run(
     check_output(cls.report, request)
     if isinstance(request, TargetRequest):
         earlier = read_earlier(request.since)
-        target = read_request(request, earlier.commit, earlier.files)
-        settings = {
-            **settings,
-            "left_out": target.left_out,
-            "unread_files": target.unread,
-            "not_searched": target.not_searched,
-            **earlier.settings(target),
-        }
+        target = read_request(request, earlier)
+        of_target = {name: value for name, value in _of_target(target).items() if name in cls.model_fields}
+        settings = {**settings, **of_target, **cls.settings_after(earlier, target.texts, target.renamed)}
         if not target.sources:
             return _report_nothing(read_settings(cls, settings, config), request, target)
     task, deliberation, plan = _prepare(cls, request, settings, config, target, material)
@@ -214,6 +209,17 @@ def run(
             lambda options, session: replace(deliberation, options=options).run(task, session=session),
         )
         return execution.deliver(report)
+
+
+def _of_target(target: Target) -> Mapping[str, object]:
+    """Return the settings that follow from a target."""
+    return {
+        "left_out": target.left_out,
+        "unread_files": target.unread,
+        "not_searched": target.not_searched,
+        "reviewed_commit": target.commit,
+        "reviewed_base": target.base,
+    }
 
 
 def _report_nothing(protocol: Protocol, request: TargetRequest, target: Target) -> int:
@@ -263,8 +269,8 @@ def _prepare(
     check_quorum(request.quorum, "--quorum")
     task, sources = material or read_material(request, target, agents)
     models, choice, origins = _choose_models(request, config, agents)
-    deal = request.deal if isinstance(request, RunRequest) else "none"
-    dealt, sources = deal_to_agents(protocol, sources, deal, smallest_window(models, config.endpoints))
+    options = request.options(config.endpoints)
+    dealt, sources = deal_for(protocol, sources, options, models, panel, task)
     if dealt is not protocol:  # it has other agents
         protocol, agents = dealt, in_dealing_order(dealt.agents(panel))
         limits = read_limits(request, agents)
@@ -279,7 +285,7 @@ def _prepare(
         quorum=request.quorum,
         encoder=_encoder(protocol, request, config.endpoints),
         prompts=request.prompts_directory,
-        options=request.options(config.endpoints),
+        options=options,
     )
     plan = plan_deliberation(deliberation, task, choice, encoder=request.encoder)
     table = config.tables.get(cls.name, {})

@@ -324,14 +324,10 @@ def write_forms(store: Store, session: str, key: str, directory: Path, *, as_jso
 def _open_questions(store: Store, session: str, key: str) -> dict[str, Question]:
     """Return the open questions by key, or the one that `key` names. Raises `UnknownName`."""
     import consilience.engine.protocol  # noqa: F401  finds what the protocol asks of people
-    from consilience.reporting.questions import named_question, pending_questions
+    from consilience.reporting.questions import open_question, pending_questions
 
-    asked = {question.key: question for question in pending_questions(store.read(session), store.text, store.prompt)}
-    name = named_question(key, list(asked.values()))
-    if key and name not in asked:
-        choices = f"Open questions: {', '.join(asked)}." if asked else "There are none."
-        raise UnknownName(f"session {session} has no open question {name!r}", do=choices)
-    return {name: asked[name]} if key else asked
+    asked = pending_questions(store.read(session), store.text, store.prompt)
+    return {question.key: question for question in ([open_question(session, key, asked)] if key else asked)}
 
 
 def answer_question(store: Store, session: str, key: str, text: str | None, *, by: str, as_json: bool) -> None:

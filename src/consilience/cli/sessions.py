@@ -13,9 +13,8 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -298,21 +297,12 @@ def diff_command(
             print_markdown(document_markdown(diff_document(found)))
 
 
-class ExportFormat(StrEnum):
-    """Formats of `reporting.export`."""
-
-    JSON = "json"
-    MARKDOWN = "markdown"
-    HTML = "html"
-    SVG = "svg"
-    EVENTS = "events"
-
-
 @export.command("export")
 def export_command(
     id: Id,
     format: Annotated[
-        ExportFormat | None, typer.Option(help="Output format. Default: by the file's name, else markdown.")
+        Literal["json", "markdown", "html", "svg", "events"] | None,
+        typer.Option(help="Output format. Default: by the file's name, else markdown."),
     ] = None,
     view: Annotated[
         str | None,
@@ -330,13 +320,10 @@ def export_command(
     from consilience.reporting import export as exporting
     from consilience.reporting.files import write_file
 
-    if as_json and format not in (None, ExportFormat.JSON):
-        raise SettingsError(
-            f"--json and --format {format.value} exclude each other", where="--json", do="Give one of them."
-        )
-    format = ExportFormat.JSON if as_json else format
+    if as_json and format not in (None, "json"):
+        raise SettingsError(f"--json and --format {format} exclude each other", where="--json", do="Give one of them.")
     to_file = str(out) != "-"
-    chosen = format.value if format else exporting.format_of(out) if to_file else ExportFormat.MARKDOWN.value
+    chosen = "json" if as_json else format or (exporting.format_of(out) if to_file else "markdown")
     if view is not None and chosen not in exporting.VIEW_FORMATS:
         raise SettingsError(
             f"the format {chosen} has no single view",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
+
+from pydantic import Field
 
 from consilience.domain.outcome import Severity, StopReason
 from consilience.domain.report import Frozen, Report
@@ -151,7 +153,7 @@ class Finding(Frozen):
     """Keys of the calls that it rests on."""
 
 
-def topic_of(finding: Finding | DroppedFinding) -> str:
+def topic_of(finding: Finding | DroppedFinding | KnownFinding) -> str:
     """Return category and title: `bounds: the last page is empty`."""
     if finding.category == OTHER and finding.title:
         return finding.title
@@ -166,15 +168,21 @@ KnownStatus = Literal["accepted", "stands", "dismissed", "gone"]
 class KnownFinding(Frozen):
     """A finding of an earlier review."""
 
-    identities: tuple[Identity, ...]
-    """At least one; the first is that of its quotation."""
+    identities: Annotated[tuple[Identity, ...], Field(min_length=1)]
+    """The first is that of its quotation."""
     cause: Identity | None = None
     """Of the changed line that causes it, if that is another one."""
     status: KnownStatus = "accepted"
     severity: Severity = "minor"
+    disputed: bool = False
+    """Whether an agent refuted it."""
     title: str = ""
     quotation: str = ""
     claim: str = ""
+    fingerprint: str = ""
+    """As of a finding."""
+    commit: str = ""
+    """The commit in which its files are called so; "" if it was in none."""
     by: str = ""
     """Who dismissed it."""
     reason: str = ""
@@ -187,13 +195,41 @@ class KnownFinding(Frozen):
     def file(self) -> str:
         return self.identities[0].file
 
+    @property
+    def category(self) -> str:
+        return self.identities[0].category
+
+    @property
+    def side(self) -> Literal["new", "old"]:
+        return self.identities[0].side
+
+    @property
+    def first_line(self) -> int:
+        return self.identities[0].line
+
+    @property
+    def last_line(self) -> int:
+        return self.first_line + self.identities[0].lines - 1
+
 
 class EarlierReviews(Frozen):
     """Earlier reviews of a change, as a file between two programs."""
 
     commit: str = ""
     """The commit up to which all was read; "" if there is none."""
+    base: str = ""
+    """What it was compared with."""
     known: tuple[KnownFinding, ...] = ()
+
+    @property
+    def places(self) -> list[tuple[str, str]]:
+        """The files that say what became of the findings, each with the commit at which it is called so."""
+        return [
+            (place.file, entry.commit)
+            for entry in self.known
+            for place in (entry.identities[0], entry.cause)
+            if place is not None
+        ]
 
 
 DroppedReason = Literal[
@@ -318,6 +354,8 @@ class FindingsReport(Report):
     """What earlier reviews of the same change reported, and what became of it."""
     reviewed_commit: str = ""
     """The reviewed commit, if the target is one."""
+    reviewed_base: str = ""
+    """What it was compared with."""
 
     @property
     def is_without_target(self) -> bool:
@@ -336,15 +374,35 @@ class FindingsReport(Report):
         is_read = not self.unread_files and all(part.readers and not part.unread_by for part in self.parts)
         return is_read and self.stop_reason not in (StopReason.FAILED, StopReason.CANCELLED)
 
+    @property
+    def standing(self) -> tuple[KnownFinding, ...]:
+        """The findings of earlier reviews whose lines are as they were, and that nobody dismissed."""
+        return tuple(known for known in self.known_findings if known.status == "stands")
 
-def as_known(finding: Finding | DroppedFinding) -> KnownFinding:
-    """Return a finding as a later review of the same change knows it."""
-    cause = finding.cause.identity if isinstance(finding, Finding) and finding.cause else None
+    @property
+    def read_to(self) -> EarlierReviews | None:
+        """Up to where a later review need not read again; None if this one is not complete, or found more than it lists."""
+        is_all = self.complete and not any(finding.reason == "over the limit" for finding in self.dropped)
+        return EarlierReviews(commit=self.reviewed_commit, base=self.reviewed_base) if is_all else None
+
+    @property
+    def earlier(self) -> EarlierReviews:
+        """What a later review of the same change needs to know."""
+        standing = [known for known in self.known_findings if known.status != "gone"]
+        found = [as_known(finding, self.reviewed_commit) for finding in self.findings if finding.identities]
+        return (self.read_to or EarlierReviews()).model_copy(update={"known": (*standing, *found)})
+
+
+def as_known(finding: Finding | DroppedFinding, commit: str = "") -> KnownFinding:
+    """Return a finding about a commit as a later review of the same change knows it."""
     return KnownFinding(
         identities=finding.identities,
-        cause=cause,
+        cause=finding.cause.identity if isinstance(finding, Finding) and finding.cause else None,
         status="stands",
         severity=finding.severity,
+        disputed=finding.disputed if isinstance(finding, DroppedFinding) else finding.status == "disputed",
+        fingerprint=finding.fingerprint,
+        commit=commit,
         title=finding.title,
         quotation=finding.quotation,
         claim=finding.claim,

@@ -6,6 +6,7 @@ import errno
 import io
 import os
 import stat
+import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -232,6 +233,24 @@ def read_bounded(path: Path, limit: int = MAX_FILE_BYTES) -> bytes:
 def read_bounded_text(path: Path, limit: int = MAX_FILE_BYTES) -> str:
     """Return the same as text, without a byte order mark and with newlines as line ends. Also raises `UnicodeDecodeError`."""
     return io.StringIO(read_bounded(path, limit).decode("utf-8-sig"), newline=None).read()
+
+
+def replace_file(path: Path, data: bytes, *, like: os.stat_result | None = None) -> None:
+    """Write or replace a file as a whole, durably: for its owner only, or with the owner and mode of `like`. Raises `OSError`."""
+    number, draft = tempfile.mkstemp(dir=path.parent, prefix=".draft-")  # mode 0600
+    try:
+        if like is not None and hasattr(os, "chown"):
+            os.chown(draft, like.st_uid, like.st_gid)
+            os.chmod(draft, like.st_mode & 0o777)
+        with os.fdopen(number, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(draft, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(draft)
+        raise
 
 
 def too_long(limit: int) -> str:

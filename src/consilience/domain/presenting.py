@@ -21,6 +21,12 @@ def present(report: Report) -> Presentation:
     return presentation
 
 
+def present_plainly(report: Report) -> Presentation:
+    """Return `report.plain_presentation()`; what `present` returns if the protocol's code fails."""
+    presentation, problem = _try(report.plain_presentation, type(report), "plain_presentation")
+    return present(report) if problem else presentation
+
+
 def try_present(report: Report) -> tuple[Presentation, str]:
     """Return `report.presentation()` and "", or an empty one and a warning with the exception and its place in the protocol."""
     return _try(report.presentation, type(report))

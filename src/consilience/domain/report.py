@@ -406,6 +406,10 @@ class Report(Frozen):
         limit = self.settings.get(self.step_setting)
         return self._presentation().model_copy(update={"max_steps": limit if isinstance(limit, int) else None})
 
+    def plain_presentation(self) -> Presentation:
+        """Return the same for a summary, whose readers were not there and know none of the protocol's own words."""
+        return self.presentation()
+
     def forecasts(self) -> tuple[Forecast, ...]:
         """Return the questions that can be followed up; none by default."""
         return ()

@@ -19,6 +19,11 @@ def count(n: int, noun: str) -> str:
     return f"{n:,} {noun if n == 1 else plural(noun)}"
 
 
+def percent(part: float) -> str:
+    """Return `45 %`."""
+    return f"{part:.0%}".replace("%", " %")
+
+
 def join_names(names: Iterable[str]) -> str:
     """Return `red and blue`, or `R1, R2 and R3`. There is at least one name."""
     *first, last = names

@@ -51,7 +51,7 @@ from consilience.engine.state import State
 from consilience.engine.steps import StepLog, run_worker
 from consilience.engine.telemetry import set_outcome, span
 from consilience.engine.timing import CallCancelled, CallEnded, TimeLimitReached, take_back
-from consilience.engine.usage import completion_figures, with_estimated_tokens
+from consilience.engine.usage import completion_figures, usage_of, with_estimated_tokens
 from consilience.engine.work import Ask, Branch, Failure, Reply, current_phase
 from consilience.models.limiter import may_retry
 from consilience.models.parsing import Malformed, is_prose, parse_reply
@@ -100,7 +100,7 @@ class Call(Generic[T]):
         if seat is not None and seat.is_introduced_in("\n".join((*ask.prompt.preface, ask.prompt.request))):
             del state.unintroduced[ask.agent]
         if ask.prompt.documents is not None:
-            state.documents[ask.key] = state.opening.shown(ask.agent, ask.prompt.documents, ask.prompt.related)
+            state.name_documents(ask.agent, ask.key, ask.prompt.documents, ask.prompt.related)
         fix: str | None = None
         error, kind = "", FailureKind.MALFORMED
         for attempt in range(1, 2 + state.started.repairs):
@@ -136,14 +136,12 @@ class Call(Generic[T]):
     def _reply(self, outcome: _Attempt[T]) -> Reply[T]:
         ask, value, event = self.ask, cast(T, outcome.value), outcome.event
         assert isinstance(event, CallCompleted)
-        self.state.shown[ask.key] = outcome.shown
         if isinstance(value, BaseModel) and not self._asks_person:
             self.state.prose[ask.key] = is_prose(outcome.text, value)
         prose = value if isinstance(value, str) else str(getattr(value, "text", outcome.text))
         quoted = prose if ask.quoted is None else ask.quoted(value)
-        self.state.register(
-            Message(id=ask.key, sender=ask.agent, kind=ask.kind, text=quoted, audience=ask.audience, phase=self.phase)
-        )
+        message = Message(ask.key, ask.agent, ask.kind, quoted, ask.audience, phase=self.phase)
+        self.state.register_reply(self.place, message, outcome.shown, outcome.text, prose)
         return Reply(ask.key, ask.agent, value, prose, outcome.shown, outcome.labels, event.reserve, event.cut)
 
     async def _inherited(self, attempt: int) -> _Attempt[T] | None:
@@ -186,7 +184,7 @@ class Call(Generic[T]):
         state, ask = self.state, self.ask
         state.ages[ask.key] = 0
         state.template_use.note_call(ask.key, ask.prompt)
-        rendered = state.render(ask.agent, ask.prompt, fix)
+        rendered = state.render_to_fit(ask.key, ask.agent, ask.prompt, fix, self.size.tokens)
         returns: type[Any] = ask.returns
         schema, schema_id = schema_for(returns, rendered.kinds, CAPS[state.started.detail])
         self.seed = request_seed(state.started.seed, ask.key, attempt)
@@ -249,7 +247,7 @@ class Call(Generic[T]):
             set_outcome(current, event)
         seconds = time.monotonic() - began - self.seconds_outside
         if self.budget.is_limited:
-            self.budget.settle(_usage_of(event), seconds)
+            self.budget.settle(usage_of(event), seconds)
         event.volatile["s"] = round(seconds, 3)
         if state.account is not None:
             state.account.settle(claim_of(event), cost_of(event))
@@ -278,7 +276,7 @@ class Call(Generic[T]):
 
     def _refuse(self, event: CallFailed, rendered: Rendered) -> CallFailed:
         """Record the refusal. An agent with tools may have taken steps before the session was interrupted."""
-        self.budget.settle(_usage_of(event))
+        self.budget.settle(usage_of(event))
         self.state.recorder.append(event, *(() if event.unsent else (rendered.texts, rendered.parts)))
         return event
 
@@ -460,7 +458,7 @@ class Call(Generic[T]):
         self.budget.branch.decide(refused=refused)
         if event.reserve:
             self.budget.draw_reserve()
-        self.budget.settle(_usage_of(event), float(event.volatile.get("s") or 0))
+        self.budget.settle(usage_of(event), float(event.volatile.get("s") or 0))
 
     def _need(self, rendered: Rendered) -> Usage:
         if not self.budget.is_limited:
@@ -494,7 +492,3 @@ class Call(Generic[T]):
 async def _wait_forever() -> NoReturn:
     await asyncio.get_running_loop().create_future()
     raise AssertionError("this future has no result")
-
-
-def _usage_of(event: Ended) -> Usage:
-    return Usage(event.requests, event.tokens_in + event.tokens_out, event.cost or 0)

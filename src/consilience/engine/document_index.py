@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from consilience.documents.numbered import heading
@@ -12,40 +14,35 @@ from consilience.domain.tokens import estimate_tokens
 if TYPE_CHECKING:
     from consilience.engine.sources import Document
 
-MAX_INDEX_TOKENS = 1_000
-"""Max size of the index."""
-
 INDEX_NOTE = (
     "The documents are dealt: each reader is shown its own part of them, and lines of other parts that are related to it. Whoever "
     "has no part is shown none. The index lists all documents and who holds which lines, whichever of them you are shown."
 )
 
 
-def make_index(documents: Sequence[Document]) -> str:
-    """Return the index of dealt documents: number, name, lines, holders, and as many headings as have room, with their lines. Of a
-    document that not everybody may read it has no heading.
+def make_index(documents: Sequence[Document], room: int) -> str:
+    """Return the index of dealt documents in at most `room` tokens: number, name, lines, holders, and headings with their lines, of
+    all documents equally many, higher ones first and those of one level from all over the text. Of a document that not everybody
+    may read it has no heading.
 
     Holders are numbered in the order of the agents, since their names may not be shown to others.
     """
     numbers = reader_numbers(documents)
     lines = [_index_line(document, numbers) for document in documents]
     used = sum(map(estimate_tokens, lines))
-    if used > MAX_INDEX_TOKENS:
-        return "\n".join(_shortened(documents, numbers))
-    texts = [list(_headings(document.text)) if document.agents is None else [] for document in documents]
-    chosen: list[list[str]] = [[] for _ in documents]
-    for rank in range(max(map(len, texts), default=0)):
-        for n, headings in enumerate(texts):
-            if rank < len(headings):
-                used += estimate_tokens(headings[rank])
-                if used > MAX_INDEX_TOKENS:
-                    break
-                chosen[n].append(headings[rank])
-        else:
-            continue
-        break
+    if used > room:
+        return "\n".join(_shortened(documents, numbers, room))
+    texts = [_by_rank(document.text) if document.agents is None else [] for document in documents]
+    chosen: list[list[tuple[int, str]]] = [[] for _ in documents]
+    for n, found in (item for rank in zip_longest(*texts) for item in enumerate(rank) if item[1] is not None):
+        used += estimate_tokens(found[1])
+        if used > room:
+            break
+        chosen[n].append(found)
     left_out = sum(map(len, texts)) - sum(map(len, chosen))
-    blocks = ["\n".join([line, *headings]) for line, headings in zip(lines, chosen, strict=True)]
+    blocks = [
+        "\n".join([line, *(text for _, text in sorted(headings))]) for line, headings in zip(lines, chosen, strict=True)
+    ]
     return "\n".join([*blocks, *([f"({left_out:,} further headings left out)"] if left_out else [])])
 
 
@@ -71,13 +68,29 @@ def _lines_of(document: Document, share: DocumentShare) -> str:
     return " lines " + ", ".join(f"{first}-{last}" for first, last in share.lines)
 
 
-def _headings(text: str) -> Iterator[str]:
+def _by_rank(text: str) -> list[tuple[int, str]]:
+    """Return the headings of a text with the numbers of their lines, those first that tell most of where things stand: higher ones,
+    and of one level first the middle one, then the middle ones of both halves, and so on."""
+    levels: dict[int, list[tuple[int, str]]] = {}
     for n, line in enumerate(text.splitlines(), 1):
         if words := heading(line):
-            yield f"  {n}: {words[:80]}"
+            level = len(line) - len(line.lstrip("#"))
+            levels.setdefault(level, []).append((n, f"  {n}: {words[:80]}"))
+    return [level[n] for _, level in sorted(levels.items()) for n in _spread(len(level))]
 
 
-def _shortened(documents: Sequence[Document], numbers: dict[str, int]) -> Iterator[str]:
+def _spread(length: int) -> Iterator[int]:
+    """Yield the numbers below `length`, each the middle of a gap that those before it leave, the widest gaps first."""
+    gaps = deque([(0, length)])
+    while gaps:
+        first, end = gaps.popleft()
+        if first < end:
+            middle = (first + end) // 2
+            yield middle
+            gaps += [(first, middle), (middle + 1, end)]
+
+
+def _shortened(documents: Sequence[Document], numbers: dict[str, int], room: int) -> Iterator[str]:
     """Yield an index of too many documents: ranges of neighbours with the same holders, without names."""
     runs: list[tuple[str, list[str]]] = []
     for document in documents:
@@ -88,7 +101,7 @@ def _shortened(documents: Sequence[Document], numbers: dict[str, int]) -> Iterat
     by_holders: dict[str, list[str]] = {}
     for holders, ids in runs:
         by_holders.setdefault(holders, []).append(ids[0] if len(ids) == 1 else f"{ids[0]}–{ids[-1]}")
-    room = MAX_INDEX_TOKENS // max(len(by_holders), 1)
+    room //= max(len(by_holders), 1)
     for holders, ids in by_holders.items():
         listed: list[str] = []
         for id in ids:

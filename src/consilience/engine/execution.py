@@ -28,6 +28,7 @@ from consilience.domain.events import (
     SessionFinished,
     SessionParked,
     SessionStarted,
+    Settled,
     text_id,
 )
 from consilience.domain.outcome import Limits, ThinkingLevel
@@ -388,7 +389,8 @@ def _when_still(state: State, patience: float | None, still: asyncio.Future[None
 
 def build_state(setup: Setup, started: SessionStarted, recorder: Recorder) -> State:
     """Make the state that the branches of the session share."""
-    protocol, options, opening = setup.protocol, setup.options, setup.opening
+    protocol, options = setup.protocol, setup.options
+    opening = replace(setup.opening, window=min(started.windows.values(), default=None))
     sizes = CallSizes(
         opening,
         protocol,
@@ -427,7 +429,14 @@ def build_state(setup: Setup, started: SessionStarted, recorder: Recorder) -> St
     )
     if faults is not None:
         state.faults = faults
-        recorder.on_ended = lambda event: faults("after_commit", event.phase)
+        recorder.on_recorded = partial(_strike, faults)
     if options.hold is not None:
         state.hold = options.hold
     return state
+
+
+def _strike(faults: FaultHook, event: Ended | Settled) -> None:
+    if isinstance(event, Settled):
+        faults("after_settled", (event.name, event.index))
+    else:
+        faults("after_commit", event.phase)

@@ -5,6 +5,9 @@
     after_commit     the reply is committed; nothing that follows from it has left the process
     after_publish    a message was published
     after_note       a protocol's event was recorded
+    before_settled   a round has ended and is not recorded
+    at_settled       a round is recorded and not committed
+    after_settled    a round is committed
     closing_call     the closing call is about to be sent
     before_finish    the report is made and not committed
     after_finish     the report is committed
@@ -31,6 +34,9 @@ POINTS = (
     "after_commit",
     "after_publish",
     "after_note",
+    "before_settled",
+    "at_settled",
+    "after_settled",
     "closing_call",
     "before_finish",
     "after_finish",

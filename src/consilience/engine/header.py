@@ -228,6 +228,10 @@ def _warnings(state: State, calls: EndedCalls) -> list[str]:
     if calls.cut:
         keys = ", ".join(event.key for event in calls.cut[:5])
         warnings.append(f"{count(len(calls.cut), 'reply')} cut at the token limit: {keys}")
+    if state.shortened:
+        keys = ", ".join(sorted(state.shortened)[:5]) + (" and others" if len(state.shortened) > 5 else "")
+        quotations = count(sum(state.shortened.values()), "quotation")
+        warnings.append(f"{quotations} shortened to points, because the prompt outgrew the context window: {keys}")
     if state.dropped:
         names = ", ".join(
             f"“{shorten(label, MAX_LABEL_CHARS, placeholder='…')}”" for label in sorted(state.dropped)[:5]

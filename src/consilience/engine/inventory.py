@@ -27,11 +27,12 @@ from consilience.engine.inventory_words import (
     duty_of,
     findings_note,
     inventory_words,
+    lines_around,
     requests_note,
 )
 from consilience.engine.passages import MAX_REQUESTS, PassageRequest, answer_requests, granted_parts
 from consilience.engine.prompt import Opening, Prompt
-from consilience.engine.readers import readers_of
+from consilience.engine.readers import judging_tokens, readers_of
 from consilience.engine.session import Session
 from consilience.engine.sources import Document
 from consilience.engine.state import State
@@ -127,22 +128,27 @@ async def take_inventories(session: Session, state: State) -> None:
         for reader in readers
     }
     notes = {reader.id: (duties[reader.id], private[reader.id]) for reader in readers}
-    inventories = await _inventories(session, readers, notes, tokens)
+    inventories = await _inventories(session, readers, notes, tokens, opening.aside_tokens)
     rows, dropped = _checked_rows(inventories, opening)
     asked = tuple(
         passage
         for reply in inventories
         for passage in answer_requests(
-            reply.agent, reply.value.requests, opening.documents, opening.documents_for(reply.agent)
+            reply.agent,
+            reply.value.requests,
+            opening.documents,
+            opening.documents_for(reply.agent),
+            opening.aside_tokens,
         )
     )
     granted = {reader.id: granted_parts(asked, reader.id, opening.documents) for reader in readers}
     for reader in readers:  # the passages that follow were not in its first prompt
         state.documents[f"{INVENTORY}/{reader.id}"] = opening.documents_for(reader.id)
-    dealt = _Pairs(join_rows(rows), opening.documents, [reader.id for reader in readers], tokens)
+    room = judging_tokens(tokens, opening.window)
+    dealt = _Pairs(join_rows(rows), opening.documents, [reader.id for reader in readers], room)
     fates = {reader.id: requests_note(passage for passage in asked if passage.agent == reader.id) for reader in readers}
     told = {reader.id: "\n\n".join(filter(None, (private[reader.id], fates[reader.id]))) for reader in readers}
-    judgements = await _judge(session, state, dealt, granted, told, tokens)
+    judgements = await _judge(session, state, dealt, granted, told)
     pairs = [_pair(pair, judgements.get(n), dealt.judges.get(n, "")) for n, pair in dealt.reported()]
     state.across = AcrossDocuments(
         rows=len(rows), rows_dropped=dropped, pairs=tuple(pairs), left_out=dealt.left_out, requests=asked
@@ -156,14 +162,16 @@ async def take_inventories(session: Session, state: State) -> None:
 
 
 async def _inventories(
-    session: Session, readers: Sequence[Agent], notes: Mapping[str, Sequence[str]], tokens: int
+    session: Session, readers: Sequence[Agent], notes: Mapping[str, Sequence[str]], tokens: int, passage_tokens: int
 ) -> list[Reply[Inventory]]:
     async with session.phase(INVENTORY, 1):
         replies = await session.gather(
             [
                 session.ask(
                     reader.id,
-                    Prompt(inventory_words(reader, notes[reader.id], tokens), asks_for_quotations=False),
+                    Prompt(
+                        inventory_words(reader, notes[reader.id], tokens, passage_tokens), asks_for_quotations=False
+                    ),
                     key=f"{INVENTORY}/{reader.id}",
                     returns=Inventory,
                     kind=INVENTORY,
@@ -220,6 +228,8 @@ class _Pairs:
     unshown: list[int] = field(default_factory=list)
     """Pairs of which neither reader may be shown both sides."""
     left_out: int = 0
+    described: dict[int, str] = field(default_factory=dict)
+    """The pairs as their judges are shown them: the surest with the lines around, where there is room left."""
 
     def __post_init__(self) -> None:
         used = Counter[str]()
@@ -241,9 +251,20 @@ class _Pairs:
                 continue
             used[judge] += size
             self.judges[n] = judge
+        lines = {document.id: document.text.splitlines() for document in self.documents if self.judges}
+        for n, judge in self.judges.items():
+            pair = self.pairs[n]
+            plain = describe_pair(n, pair)
+            whole = describe_pair(
+                n, pair, [lines_around(row, lines[row.document]) for row in (pair.first, pair.second)]
+            )
+            more = estimate_tokens(whole) - estimate_tokens(plain)
+            fits = used[judge] + more <= self.room
+            used[judge] += more * fits
+            self.described[n] = whole if fits else plain
 
-    def shown_to(self, reader: str) -> list[tuple[int, RowPair]]:
-        return [(n, self.pairs[n]) for n, judge in self.judges.items() if judge == reader]
+    def shown_to(self, reader: str) -> list[int]:
+        return [n for n, judge in self.judges.items() if judge == reader]
 
     def reported(self) -> Iterator[tuple[int, RowPair]]:
         for n in sorted((*self.judges, *self.unshown)):
@@ -256,11 +277,12 @@ async def _judge(
     dealt: _Pairs,
     granted: Mapping[str, Sequence[Document]],
     told: Mapping[str, str],
-    tokens: int,
 ) -> dict[int, PairJudgement]:
     """Ask each reader about the pairs that it is shown, beside the passages that it asked for; return the judgements by pair."""
     asked = {reader: pairs for reader in dealt.readers if (pairs := dealt.shown_to(reader))}
-    words = {reader: compare_words(pairs, told[reader]) for reader, pairs in asked.items()}
+    words = {
+        reader: compare_words([dealt.described[n] for n in pairs], told[reader]) for reader, pairs in asked.items()
+    }
     state.told |= {f"{MATCHING}/{reader}": text for reader, text in words.items()}
     async with session.phase(MATCHING, 1):
         replies = await session.gather(
@@ -271,7 +293,7 @@ async def _judge(
                     key=f"{MATCHING}/{reader}",
                     returns=PairJudgements,
                     kind=MATCHING,
-                    max_tokens=tokens,
+                    max_tokens=dealt.room,
                 )
                 for reader in asked
             ]
@@ -279,7 +301,7 @@ async def _judge(
     judgements: dict[int, PairJudgement] = {}
     for reply in replies:
         if isinstance(reply, Reply):
-            labels = {f"P{n + 1}": n for n, _ in asked[reply.agent]}
+            labels = {f"P{n + 1}": n for n in asked[reply.agent]}
             for judgement in reply.value.pairs:
                 named = _PAIR.search(judgement.pair.upper())
                 if named and (n := labels.get(named[0])) is not None:
@@ -320,7 +342,7 @@ def _findings_for(agent: str, across: AcrossDocuments, opening: Opening) -> str:
         for pair in across.findings
         if all((agents := open_to[id]) is None or agent in agents for id in pair.documents)
     ]
-    return findings_note(allowed, reader_numbers(opening.documents))
+    return findings_note(allowed, reader_numbers(opening.documents), opening.aside_tokens)
 
 
 def _warnings(across: AcrossDocuments) -> Iterator[str]:

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from textwrap import shorten
 
-from consilience.documents.joining import RowPair
+from consilience.documents.joining import RowPair, StatedRow
 from consilience.domain.across import AskedPassage, DocumentPair
 from consilience.domain.agents import Agent
 from consilience.domain.document_shares import Lines
 from consilience.domain.tokens import estimate_tokens
 from consilience.engine.prompt import fence_quote
-from consilience.engine.readers import FINDINGS_TOKENS, PASSAGE_TOKENS
 
 ROW_TOKENS = 70
 """A row of an inventory as models write it."""
 SHORT_VALUE_CHARS = 80
+AROUND_CHARS = 160
+"""Characters of a line that are shown beside a quotation."""
 
 DUTIES = (
     "amounts, numbers and dates",
@@ -40,8 +41,8 @@ PRIVATE_NOTE = (
 """What a reader is told who holds a document that is not open to all."""
 
 
-def inventory_words(reader: Agent, notes: Iterable[str], tokens: int) -> str:
-    """Return the request for an inventory, below an introduction and notes."""
+def inventory_words(reader: Agent, notes: Iterable[str], tokens: int, passage_tokens: int) -> str:
+    """Return the request for an inventory of so many tokens, below an introduction and notes."""
     seat = "\n".join(filter(None, (reader.introduction(perspective=""), *notes)))
     return f"""{seat}
 
@@ -62,16 +63,29 @@ thing, those in related lines of other parts included, then go on with what matt
 
 requests: passages of other parts without which you cannot judge what you read, the most important first, each one document and one
 range of lines, such as S4 and 120-140, and why; you are shown them from your next prompt on, as far as you may read them and there
-is room for about {PASSAGE_TOKENS:,} tokens. [] if you need none.""".strip()
+is room for about {passage_tokens:,} tokens. [] if you need none.""".strip()
 
 
-def describe_pair(n: int, pair: RowPair) -> str:
-    """Return the n-th pair (from 0) as a reader is shown it."""
+def describe_pair(n: int, pair: RowPair, around: Sequence[str] = ("", "")) -> str:
+    """Return the n-th pair (from 0) as a reader is shown it, with what stands around both quotations."""
     sides = (
-        f'  {name}: {row.entity}, {row.attribute}: {row.value} — "{row.words}" [{row.document}:{row.line}]'
-        for name, row in (("first", pair.first), ("second", pair.second))
+        f'  {name}: {row.entity}, {row.attribute}: {row.value} — "{row.words}" [{row.document}:{row.line}]{lines}'
+        for name, row, lines in zip(("first", "second"), (pair.first, pair.second), around, strict=True)
     )
     return "\n".join([f"P{n + 1}", *sides])
+
+
+def lines_around(row: StatedRow, lines: Sequence[str]) -> str:
+    """Return the line of a row's quotation and its neighbours, indented: of a long one, what is nearest to the quotation."""
+    at = row.line - 1
+    begin = max(map(lines[at].find, (row.words, row.words.split()[0])))
+    own = lines[at][max(begin - AROUND_CHARS, 0) : max(begin, 0) + len(row.words) + AROUND_CHARS]
+    before = next((n for n in range(at - 1, max(at - 4, -1), -1) if lines[n].strip()), None)
+    after = next((n for n in range(at + 1, min(at + 4, len(lines))) if lines[n].strip()), None)
+    shown = [] if before is None else [(before, lines[before][-AROUND_CHARS:])]
+    shown += [] if own.strip(" -*|#") == row.words else [(at, own)]
+    shown += [] if after is None else [(after, lines[after][:AROUND_CHARS])]
+    return "".join(f"\n    {n + 1}| {text.strip()}" for n, text in shown)
 
 
 def requests_note(asked: Iterable[AskedPassage]) -> str:
@@ -91,14 +105,14 @@ def _place(document: str, lines: Lines | None) -> str:
     return document if lines is None else f"{document}:{lines[0]}-{lines[1]}"
 
 
-def compare_words(pairs: Sequence[tuple[int, RowPair]], note: str) -> str:
-    """Return the request to judge pairs of rows, below a `note`."""
-    listed = fence_quote("\n".join(describe_pair(n, pair) for n, pair in pairs), "the inventories")
+def compare_words(pairs: Sequence[str], note: str) -> str:
+    """Return the request to judge pairs of rows as they are described, below a `note`."""
+    listed = fence_quote("\n".join(pairs), "the inventories")
     return f"""{note}
 
 The inventories of all readers were joined. Below are pairs of rows that seem to speak of one thing and state different values.
 At least one row of each pair is your own; other readers judge the other pairs. The quotations stand in the documents, where the
-rows say.
+rows say; below them are the lines around, as far as there was room.
 
 {listed}
 
@@ -112,11 +126,11 @@ Judge each pair:
   document is, in a few words; empty for no contradiction""".strip()
 
 
-def findings_note(pairs: Sequence[DocumentPair], readers: Mapping[str, int]) -> str:
-    """Return what prompts show of the contradictions between documents; empty without any."""
+def findings_note(pairs: Sequence[DocumentPair], readers: Mapping[str, int], room: int) -> str:
+    """Return what prompts show of the contradictions between documents, in at most `room` tokens; empty without any."""
     if not pairs:
         return ""
-    lines, room = list[str](), FINDINGS_TOKENS
+    lines = list[str]()
     for pair in pairs:
         line = _short_line(pair)
         if (size := estimate_tokens(line)) > room:

@@ -13,7 +13,6 @@ from pydantic import BaseModel, BeforeValidator
 from consilience.documents.numbered import NumberedLines
 from consilience.domain.across import AskedPassage
 from consilience.domain.document_shares import Lines
-from consilience.engine.readers import PASSAGE_TOKENS
 from consilience.engine.sources import Document
 
 MAX_REQUESTS = 4
@@ -38,12 +37,12 @@ class PassageRequest(BaseModel):
 
 
 def answer_requests(
-    agent: str, requests: Iterable[PassageRequest], documents: Sequence[Document], shown: Sequence[Document]
+    agent: str, requests: Iterable[PassageRequest], documents: Sequence[Document], shown: Sequence[Document], room: int
 ) -> Iterator[AskedPassage]:
     """Yield the requests of an agent with the lines that it is shown from now on: of documents open to it, without those that it is
-    `shown` already, in at most `PASSAGE_TOKENS` together. A passage that has no room is cut. Of requests beyond `MAX_REQUESTS` the
+    `shown` already, in at most `room` tokens together. A passage that has no room is cut. Of requests beyond `MAX_REQUESTS` the
     first is refused, and the others are ignored."""
-    room, seen = PASSAGE_TOKENS, list(shown)
+    seen = list(shown)
     for n, request in enumerate(itertools.islice(requests, MAX_REQUESTS + 1)):
         named = _ID.search(request.document)
         id = named[0] if named else "?"

@@ -82,6 +82,9 @@ class Opening:
     """What each agent is told of the documents by the engine, after those that are open to it."""
     granted: Mapping[str, tuple[Document, ...]] = field(default_factory=dict)
     """Passages that each agent is shown because it asked for them."""
+    window: int | None = None
+    """The smallest known context window of the agents, in tokens: what prompts show of dealt documents besides shares follows from
+    it."""
 
     @cached_property
     def refs(self) -> tuple[str, str]:
@@ -94,7 +97,19 @@ class Opening:
     @cached_property
     def index(self) -> str:
         """Who holds which lines of dealt documents; empty if none are dealt."""
-        return make_index(self.documents) if any(document.shares for document in self.documents) else ""
+        is_dealt = any(document.shares for document in self.documents)
+        return make_index(self.documents, self.index_tokens) if is_dealt else ""
+
+    @property
+    def index_tokens(self) -> int:
+        """Max size of the index."""
+        return _part_of(self.window, 16)
+
+    @property
+    def aside_tokens(self) -> int:
+        """Max size of the contradictions that a prompt shows, and of the passages that a reader is shown because it asked for
+        them."""
+        return _part_of(self.window, 32)
 
     def documents_for(self, agent: str) -> tuple[Document, ...]:
         """What the agent is shown of the documents. Those open to all come first, to make the shared opening as long as possible,
@@ -123,6 +138,10 @@ class Opening:
             return self.documents_for(agent)
         named = sorted(select_documents(references, self.documents, agent), key=lambda d: not d.is_common)
         return (*named, *(replace(d, is_related=True) for d in select_documents(related, self.documents, agent)))
+
+
+def _part_of(window: int | None, divisor: int) -> int:
+    return 1_000 if window is None else min(max(window // divisor, 500), 2_000)
 
 
 PromptBlock = str | tuple[str, str]

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from consilience.domain.agents import Agent
 from consilience.domain.detail import REPLY_TOKENS, Detail
 from consilience.domain.errors import SettingsError, UnknownName
+from consilience.domain.findings import EarlierReviews
 from consilience.domain.messages import NO_OPTION
 from consilience.domain.outcome import EACH, CallKind, Estimate, Limits
 from consilience.domain.panels import MAX_PERSONAS, Panel
@@ -93,7 +94,7 @@ class Protocol(BaseModel, ABC):
     """How a finished session is told a new fact; None for a protocol whose sessions cannot be told any."""
     reads_target: ClassVar[bool] = False
     """Whether its command takes files, directories and changes that Git records in place of a task and documents. It then has a
-    setting `left_out`, a tuple of texts without an option: what was not read."""
+    setting `left_out`, a tuple of texts without an option: what was not read. By `settings_after` it goes on from a report."""
     phase_names: ClassVar[tuple[str, ...]] = ()
     """Names of all phases in which it makes calls; `observe_L*` stands for any ending. A limit on another phase is then refused
     before the run. Empty if they are not known: such a limit is a warning in the report. A subclass with a `run` of its own does
@@ -170,6 +171,19 @@ class Protocol(BaseModel, ABC):
     def agents_without_panel(self) -> list[Agent]:
         """The same agents with the protocol's own perspectives, if it has any."""
         return [Agent(id=id, role="agent") for id in self.topology().agents]
+
+    @classmethod
+    def settings_after(
+        cls, earlier: EarlierReviews, texts: Mapping[str, str], renamed: Mapping[tuple[str, str], str]
+    ) -> Mapping[str, object]:
+        """Return the settings of a run on a target of which earlier reports have findings, those of a `FindingsReport`.
+
+        `texts` are those of the files that these are about, by the names that they have now; `renamed` has these names for files
+        that were called otherwise at a commit. Raises `SettingsError`, as here, if the protocol cannot go on from earlier reports.
+        """
+        if earlier.known:
+            raise SettingsError(f"{cls.name} cannot go on from a report", where="--since", do="Give a commit.")
+        return {}
 
     def with_panel(self, panel: Panel | None) -> Self:
         """Return a copy with the settings that a panel decides, which are recorded. See `PanelSeats`."""
@@ -264,6 +278,10 @@ class Protocol(BaseModel, ABC):
     def max_quoted_replies(self) -> int:
         """Upper bound on the text that one prompt quotes, in replies of full length. Default: one reply of every agent."""
         return len(self.topology().agents)
+
+    def quoted_by(self, agent: str) -> int:
+        """Return the same bound for the prompts of one agent, where it is lower."""
+        return self.max_quoted_replies
 
     @abstractmethod
     async def run(self, session: Session) -> Report:

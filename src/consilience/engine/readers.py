@@ -11,10 +11,6 @@ from consilience.engine.sources import Document
 
 INVENTORY_TOKENS = 2_000
 """Max tokens of an inventory, unless the options say another size. The length of first reports decides what is found."""
-FINDINGS_TOKENS = 1_000
-"""Max size of the contradictions that a prompt shows."""
-PASSAGE_TOKENS = 1_000
-"""Max size of the passages that a reader is shown because it asked for them."""
 
 
 def inventory_size(documents: Sequence[Document], tokens: int | None) -> int:
@@ -22,6 +18,12 @@ def inventory_size(documents: Sequence[Document], tokens: int | None) -> int:
     if not any(share.lines for document in documents for share in document.shares):
         return 0
     return INVENTORY_TOKENS if tokens is None else tokens
+
+
+def judging_tokens(inventory_tokens: int, window: int | None) -> int:
+    """Return the max tokens of the pairs of rows that a reader is shown, and of what it says of them: as many as its inventory may
+    have, and not more than a quarter of the smallest context window."""
+    return inventory_tokens if window is None else min(inventory_tokens, window // 4)
 
 
 def readers_of(documents: Sequence[Document], agents: Iterable[Agent]) -> list[Agent]:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import difflib
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import copy_context
+from functools import cached_property
+from itertools import count, takewhile
 from typing import TypeVar
 
 from consilience.domain.errors import ProtocolViolation, ReplayMiss, RequestMismatch, StoreUnusable
+from consilience.domain.event_decoding import shrink_event
 from consilience.domain.events import (
     AnswerReceived,
     AnyEvent,
@@ -26,10 +29,10 @@ from consilience.domain.events import (
     SearchExpired,
     SessionResumed,
     SessionStarted,
+    Settled,
     StepCompleted,
     TextsEmbedded,
     age_of,
-    shrink_event,
 )
 from consilience.domain.outcome import Check
 from consilience.engine.prompt import Rendered
@@ -76,17 +79,18 @@ class Recorder:
         self._ahead = 0
         self._resent = True
         self.idle_seconds: Callable[[], float] = lambda: 0.0
-        self.on_ended: Callable[[Ended], None] = lambda _: None
-        """Called with the end of every attempt that this run makes, once it is committed."""
+        self.on_recorded: Callable[[Ended | Settled], None] = lambda _: None
+        """Called with the end of every attempt that this run makes, and of every round, once it is committed."""
         self.on_live: Callable[[], None] = lambda: None
         """Called before every attempt that is not recorded."""
         self._active = 0.0 if replay else journal.seconds()
         self._opened = time.monotonic()
-        self._texts = journal.store.texts(
-            {e.text for e in events if isinstance(e, CallCompleted | ReplyRejected | StepCompleted | AnswerReceived)}
-        )
+        self._texts: dict[str, str] = {}
         for event in events:
             self._index(event)
+        rounds = () if replay or self.inherits else (_step(event) for event in events if isinstance(event, Settled))
+        last = max(rounds, default=0)  # texts of earlier rounds are seldom asked for before the end
+        self.load_texts(event for event in events if _step(event) >= last)
 
     @property
     def live(self) -> bool:
@@ -104,12 +108,21 @@ class Recorder:
 
     def text(self, id: str) -> str:
         """The text of a recorded reply, step or answer."""
+        if id not in self._texts:
+            self.load_texts(self._calls.values())
         return self._texts[id]
+
+    def load_texts(self, events: Iterable[Event]) -> None:
+        """Read the texts of replies, steps and answers that will be asked for, all at once."""
+        with_text = (CallCompleted, ReplyRejected, StepCompleted, AnswerReceived)
+        ids = {event.text for event in events if isinstance(event, with_text)}
+        self._texts.update(self.journal.store.texts(ids - self._texts.keys()))
 
     def forget(self) -> None:
         """Drop all events and texts."""
         for collection in (self.events, self.ends_so_far, self._calls, self._inherited, self._derived, self._texts):
             collection.clear()
+        self.__dict__.pop("_by_step", None)
 
     def unreplayed(self) -> list[str]:
         """Keys or places of recorded events that this run did not reach."""
@@ -288,6 +301,42 @@ class Recorder:
             raise ReplayMiss(f"no {cls.__name__} is recorded at {place}")
         return None
 
+    def reply_to(self, key: str) -> CallCompleted:
+        """Return the last reply to a call that the run has reached. Raises `KeyError`."""
+        attempts = takewhile(lambda end: end is not None, (self.ends_so_far.get((key, n)) for n in count(1)))
+        replies = [end for end in attempts if isinstance(end, CallCompleted)]
+        if not replies:
+            raise KeyError(key)
+        return replies[-1]
+
+    def settled_at(self, place: str, name: str, index: int) -> Settled | None:
+        """Return the record of this round, unless the run is one that executes all rounds again: a replay, or a fork."""
+        event = None if self.replay or self.inherits else self._derived.get((place, "Settled"))
+        return event if isinstance(event, Settled) and (event.name, event.index) == (name, index) else None
+
+    def recall(self, first: int, until: int) -> list[Event]:
+        """Return the recorded events of these operations, which count as matched: they are not executed again."""
+        events = [event for step in range(first, until) for event in self._by_step.get(step, ())]
+        ends = [event for event in events if isinstance(event, Ended)]
+        self.ends_so_far.update({(end.key, end.attempt): end for end in ends})
+        self._keys.update(end.key for end in ends)
+        self._ahead -= len(events)
+        return events
+
+    @cached_property
+    def _by_step(self) -> Mapping[int, Sequence[Event]]:
+        """Recorded events that the run has to match, by the operation of the main branch in which they lie."""
+        steps: dict[int, list[Event]] = {}
+        for event in (*self._calls.values(), *self._derived.values()):
+            if event.place:
+                steps.setdefault(_step(event), []).append(event)
+        return steps
+
+    def settle(self, event: Settled, body: str) -> None:
+        """As `derive`. A journal may lack the event: earlier versions settled no rounds."""
+        if not self.replay or (event.place, "Settled") in self._derived:
+            self.derive(event, [body])
+
     def derive(self, event: Event, texts: Iterable[str] = ()) -> None:
         """Record an event that follows from the program and its inputs. A recorded one must be equal."""
         slot = (event.place, type(event).__name__)
@@ -318,8 +367,8 @@ class Recorder:
         try:
             if self._observer is not None or may_be_logged(event):
                 self._context.run(self._show, event)
-            if isinstance(event, Ended):
-                self.on_ended(event)
+            if isinstance(event, Ended | Settled):
+                self.on_recorded(event)
         except BaseException as error:
             self._observer_error = error
 
@@ -348,7 +397,7 @@ class Recorder:
         elif isinstance(event, SearchExpired):
             self.expired.add(event.search)
         elif isinstance(event, AnswerReceived):
-            self.answers[event.key] = None if event.passed else self._texts[event.text]
+            self.answers[event.key] = None if event.passed else self.journal.store.text(event.text)
             self._ages[event.key] = age_of(event)
         elif isinstance(event, CancelRequested):
             self.cancel = event
@@ -374,6 +423,11 @@ class Recorder:
 
     def _fork_hint(self, event: Event) -> str:
         return f"{FORK_HINT} consilience fork {self.journal.session} --at {event.seq - 1}"
+
+
+def _step(event: Event) -> int:
+    """The operation of the main branch in which an event lies; 0 without a place."""
+    return int(event.place.partition(".")[0] or 0)
 
 
 def _is_same(event: Event, other: Event) -> bool:

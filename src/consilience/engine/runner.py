@@ -136,9 +136,10 @@ async def _recorded(
 
 def _sizes(setup: Setup) -> CallSizes:
     ports, level = setup.seats.ports, setup.options.thinking or DEFAULT_THINKING
+    opening = replace(setup.opening, window=min(windows_by_agent(ports).values(), default=None))
     prices, thinking = prices_by_agent(ports), thinking_by_agent(ports, level)
     return CallSizes(
-        setup.opening,
+        opening,
         setup.protocol,
         setup.seats.agents,
         prices,

@@ -13,7 +13,7 @@ from consilience.domain.agents import Agent, in_dealing_order, list_ids
 from consilience.domain.detail import Detail, DetailChoice
 from consilience.domain.errors import SettingsError, UserError
 from consilience.domain.model_names import kind_of
-from consilience.domain.outcome import EACH, Estimate, Limits, ThinkingLevel, thinking_tokens
+from consilience.domain.outcome import DEFAULT_THINKING, EACH, Estimate, Limits, ThinkingLevel, thinking_tokens
 from consilience.engine.ports import AgentPort, Person, ReplayPort, to_port
 from consilience.engine.similarity import Encoder
 from consilience.models.connections import Connections
@@ -24,6 +24,7 @@ from consilience.models.registry import (
     PersonName,
     WorkspaceName,
     canonical_name,
+    facts_of,
     is_embedded,
     parse,
     resolve,
@@ -166,6 +167,17 @@ def smallest_window(models: Models, known: Endpoints) -> int | None:
         for model in ([given] if isinstance(given, str) or not isinstance(given, Sequence) else given)
     )
     return min((window for window in windows if window is not None), default=None)
+
+
+def longest_thinking(models: Models, known: Endpoints, level: ThinkingLevel | None) -> int:
+    """Return the most tokens that any of these models may think before a reply."""
+    given = list(models.values()) if isinstance(models, Mapping) else models
+    kinds = (
+        kind
+        for model in ([given] if isinstance(given, str) or not isinstance(given, Sequence) else given)
+        for kind in ([facts.thinks for facts in facts_of(model, known)] if isinstance(model, str) else [thinks(model)])
+    )
+    return max((thinking_tokens(level or DEFAULT_THINKING, kind) for kind in kinds), default=0)
 
 
 def choose_detail(choice: DetailChoice | None, agents: Sequence[Agent], models: Models) -> Detail:

@@ -32,12 +32,12 @@ from consilience.engine.call import Call
 from consilience.engine.embedding import EmbeddingFailed, Embeddings
 from consilience.engine.header import answer_fields, quorum_of, report_header, verdict_fields
 from consilience.engine.ledger import BranchBudget
-from consilience.engine.messages import Messages
 from consilience.engine.prompt import Prompt
 from consilience.engine.quorum import Claims, Quorum, count_reply, in_phase
 from consilience.engine.schedule import Clock
 from consilience.engine.searches import Searches
 from consilience.engine.set_aside import SetAside
+from consilience.engine.settling import Rounds
 from consilience.engine.similarity import cosine, cosines, jaccard
 from consilience.engine.sizes import UNLIMITED
 from consilience.engine.sources import Document
@@ -63,7 +63,7 @@ V = TypeVar("V")
 R = TypeVar("R", bound=Report)
 
 
-class Session(Messages):
+class Session(Rounds):
     """One run of one protocol. Operations take places in program order; properties take none."""
 
     def __init__(self, state: State) -> None:

@@ -12,7 +12,7 @@ from consilience.domain.agents import Agent
 from consilience.domain.outcome import THINKING_TOKENS, CallKind, Estimate, Limits, LimitUnit, SpendingLimits
 from consilience.domain.tokens import estimate_tokens
 from consilience.engine.prompt import Opening
-from consilience.engine.readers import FINDINGS_TOKENS, PASSAGE_TOKENS, readers_of, with_inventories
+from consilience.engine.readers import judging_tokens, readers_of, with_inventories
 from consilience.engine.sources import Document, parse_reference
 
 MONEY_DIGITS = 12
@@ -22,6 +22,8 @@ MIN_FIT = 0.25
 _FIT_STEPS = 64
 _TEMPLATE_TOKENS = 256
 """Tokens that a template adds to a prompt without quotations."""
+_INVENTORY_TOKENS = 1_280
+"""Tokens of the request for an inventory, or to judge pairs of rows, with notes and the schema of the reply."""
 _SCHEMA_TOKENS = 2_048
 """Max tokens of the JSON Schema of a reply, which some servers put into the prompt."""
 _CORRECTION_TOKENS = 640
@@ -129,6 +131,7 @@ class SizedProtocol(Protocol):
     def closing(self) -> bool: ...
     @property
     def max_quoted_replies(self) -> int: ...
+    def quoted_by(self, agent: str) -> int: ...
     @property
     def max_reply_tokens(self) -> int: ...
     @property
@@ -223,14 +226,22 @@ class CallSizes:
             self.ask(agent, self._beginnings[agent] + _TEMPLATE_TOKENS, self.protocol.max_reply_tokens).need.tokens
         )
 
-    def largest_of(self, agent: str) -> int:
-        """Tokens of the largest call of an agent: prompt with the schema of the reply and a correction, reply and thinking."""
+    def largest_of(self, agent: str, *, showing_documents: bool = False) -> int:
+        """Tokens of the largest call of an agent: prompt with the schema of the reply and a correction, reply and thinking. With
+        `showing_documents` only calls count that show what the agent may read."""
         kinds = self.protocol.call_kinds
-        largest = max(
-            (self._prompt_of(kind, 1.0) + kind.reply for kind in kinds),
-            default=self._longest_prompt(1.0, agent) + self.longest_reply,
-        )
-        return largest + _SCHEMA_TOKENS + _CORRECTION_TOKENS + self.thinking_tokens.get(agent, 0)
+        sizes = [self._prompt_of(kind, 1.0) + kind.reply for kind in kinds] or [
+            self._longest_prompt(1.0, agent) + self.protocol.longest_reply
+        ]
+        largest = max(sizes) + _SCHEMA_TOKENS
+        if agent in self._readers:
+            inventory = self._beginnings[agent] - 2 * self.opening.aside_tokens + self.inventory_tokens
+            largest = max(largest, inventory + _INVENTORY_TOKENS)
+            if not showing_documents:  # pairs of rows
+                judging = judging_tokens(self.inventory_tokens, self.opening.window)
+                pairs = self._common_tokens + self.opening.aside_tokens + 2 * judging
+                largest = max(largest, pairs + _INVENTORY_TOKENS)
+        return largest + _CORRECTION_TOKENS + self.thinking_tokens.get(agent, 0)
 
     def largest_fit(self, limits: Limits) -> float:
         """The largest share of their size that replies may have so that the first phase and the closing call fit into the limits
@@ -282,9 +293,10 @@ class CallSizes:
 
     def _longest_prompt(self, fit: float, agent: str = "") -> int:
         """Of one agent, or of any."""
-        begun = max(self._beginnings.values(), default=0) if not agent else self._beginnings[agent]
         protocol = self.protocol
-        quoted_tokens = protocol.max_quoted_replies * (math.ceil(protocol.max_reply_tokens * fit) + _QUOTE_TOKENS)
+        begun = max(self._beginnings.values(), default=0) if not agent else self._beginnings[agent]
+        quoted = protocol.max_quoted_replies if not agent else protocol.quoted_by(agent)
+        quoted_tokens = quoted * (math.ceil(protocol.max_reply_tokens * fit) + _QUOTE_TOKENS)
         return begun + quoted_tokens + 2 * _TEMPLATE_TOKENS
 
     def _prompt_of(self, kind: CallKind, fit: float) -> int:
@@ -326,12 +338,18 @@ class CallSizes:
     def _beginnings(self) -> dict[str, int]:
         """Tokens of the text with which a prompt begins, by agent: the opening with the documents that the agent is shown, the
         texts that the settings hold and the longest description of a seat."""
-        common = self._common_tokens + bool(self.inventory_tokens) * (FINDINGS_TOKENS + PASSAGE_TOKENS)
+        aside = self.opening.aside_tokens if self.inventory_tokens else 0
+        common = self._common_tokens + aside
         if (groups := self.protocol.shown_together) is not None:
             largest = max((self._group_tokens(group) for group in groups), default=0)
             return {agent.id: common + largest for agent in self.agents}
         size = cache(_shown_tokens)
-        return {agent.id: common + sum(map(size, self.opening.documents_for(agent.id))) for agent in self.agents}
+        return {
+            agent.id: common
+            + aside * (agent.id in self._readers)
+            + sum(map(size, self.opening.documents_for(agent.id)))
+            for agent in self.agents
+        }
 
     @cached_property
     def _common_tokens(self) -> int:

@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from pydantic import BaseModel
 
 from consilience.domain.across import AcrossDocuments
 from consilience.domain.agents import Agent
 from consilience.domain.errors import ProtocolViolation
-from consilience.domain.events import SessionStarted, text_id
+from consilience.domain.events import CallCompleted, MessagePublished, SessionStarted, text_id
 from consilience.domain.messages import Message
 from consilience.domain.notes import dump_note
 from consilience.domain.report import Report
+from consilience.domain.tokens import likely_tokens
 from consilience.engine.activity import Activity, Phase
 from consilience.engine.cancelling import Cancellation
 from consilience.engine.ledger import Ledger
 from consilience.engine.ports import AgentPort
 from consilience.engine.prompt import Opening, Prompt, Rendered, render
+from consilience.engine.recalled import Recalled, RoundReplies
 from consilience.engine.recorder import Recorder
+from consilience.engine.shortening import shorten_oldest
 from consilience.engine.similarity import Encoder
 from consilience.engine.sources import Document
 from consilience.engine.template_use import TemplateUse
@@ -81,7 +85,6 @@ class State:
     account: Account | None = None
     """That of the session's owner, if something bounds it."""
     warnings: list[tuple[str, str]] = field(default_factory=list)
-    shown: dict[str, tuple[str, ...]] = field(default_factory=dict)
     documents: dict[str, tuple[Document, ...]] = field(default_factory=dict)
     """Documents that calls were shown which name them, by key."""
     ages: dict[str, int] = field(default_factory=dict)
@@ -94,13 +97,21 @@ class State:
     """Whether a reply that must have a form was plain text, by key; without the replies of people, who may choose."""
     dropped: Counter[str] = field(default_factory=Counter)
     """Labels that replies named without having been shown them."""
+    shortened: dict[str, int] = field(default_factory=dict)
+    """How many quotations of a prompt were shortened, by the key of its call."""
     told: dict[str, str] = field(default_factory=dict)
     """What the engine told calls of documents in place of its notes to their agents, by key."""
     across: AcrossDocuments | None = None
     """What the inventories of dealt documents gave."""
     timeouts: Counter[str] = field(default_factory=Counter)
     """How often outside agents were too late, by agent."""
+    round: RoundReplies | None = None
+    """The replies of the round that runs, if its protocol settles rounds."""
+    _shown: dict[str, tuple[str, ...]] = field(default_factory=dict)
     _messages: dict[str, Message] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.recalled = Recalled(self.recorder, self._find)
 
     @cached_property
     def models(self) -> Mapping[str, str]:
@@ -114,25 +125,75 @@ class State:
     def render(self, agent: str, prompt: Prompt, correction: str | None = None) -> Rendered:
         return render(self.opening, agent, prompt, self.message, correction)
 
+    def render_to_fit(self, key: str, agent: str, prompt: Prompt, correction: str | None, reply: int) -> Rendered:
+        """Render a prompt that leaves room for a reply of so many tokens in the window of its agent: if it does not, the oldest
+        texts of others are shortened to their points."""
+        rendered, window = self.render(agent, prompt, correction), self.started.windows.get(agent)
+        if window is None or rendered.tokens + reply <= window:
+            return rendered
+        excess = likely_tokens(rendered.system) + likely_tokens(rendered.user) + reply - window
+        quoted = [self.message(quote.id) for quote in (*prompt.shared, *prompt.quotes)]
+        short = shorten_oldest((message for message in quoted if message.sender != agent), excess)
+        if not short:
+            return rendered
+        self.shortened[key] = len(short)
+        return render(self.opening, agent, prompt, lambda id: short.get(id) or self.message(id), correction)
+
     def render_template(self, name: str, **values: Hashable) -> str:
         text = self.templates.render(name, **values)
         self.template_use.note_text(name, text)
         return text
 
     def register(self, message: Message) -> None:
-        if message.id in self._messages:
+        if message.id in self._messages or message.id in self.recalled:
             raise ProtocolViolation(f"the message id {message.id!r} is used twice")
         self._messages[message.id] = message
 
+    def register_reply(self, place: str, message: Message, shown: tuple[str, ...], written: str, prose: str) -> None:
+        """Register the message that a reply is. The model wrote `written`."""
+        self.register(message)
+        self._shown[message.id] = shown
+        if self.round is not None:
+            self.round.add(place, written, prose, message.text, self.prose.get(message.id))
+
+    def name_documents(self, agent: str, key: str, named: tuple[str, ...], related: tuple[str, ...]) -> None:
+        """Note that a call shows documents that it names, instead of all that are open to its agent."""
+        self.documents[key] = self.opening.shown(agent, named, related)
+        if self.round is not None:
+            self.round.documents[key] = (agent, named, related)
+
+    def restore(
+        self, replies: Sequence[CallCompleted], published: Iterable[MessagePublished], left: Mapping[str, Any]
+    ) -> None:
+        """Restore what the calls of a settled round left (`settling.Before.left`). `replies` are in program order."""
+        added = left.get("added", {})
+        forms = ((int(form), added.get(str(n), "")) for n, form in enumerate(left.get("forms", "")))
+        self.recalled.add(zip(replies, forms, strict=True), published)
+        marks = zip(replies, left.get("typed", ""), strict=True)
+        self.prose.update({reply.key: mark == "p" for reply, mark in marks if mark != "-"})
+        for key, (agent, named, related) in left.get("documents", {}).items():
+            self.documents[key] = self.opening.shown(agent, tuple(named), tuple(related))
+        self.warnings.extend((place, text) for place, text in left.get("warnings", ()))
+        self.dropped.update(left.get("dropped", {}))
+        self.timeouts.update(left.get("timeouts", {}))
+        for agent in left.get("introduced", ()):
+            self.unintroduced.pop(agent, None)
+        self.template_use.rendered.update(left.get("rendered", ()))
+
     def message(self, id: str) -> Message:
-        try:
-            return self._messages[id]
-        except KeyError:
-            raise ProtocolViolation(f"no message {id!r} to quote") from None
+        message = self._find(id)
+        if message is None:
+            raise ProtocolViolation(f"no message {id!r} to quote")
+        return message
+
+    def _find(self, id: str) -> Message | None:
+        if id not in self._messages and id in self.recalled:
+            self._messages[id] = self.recalled.message(id)
+        return self._messages.get(id)
 
     def is_from_other_agent(self, id: str, agent: str) -> bool:
         """Return whether the message exists and another agent sent it."""
-        message = self._messages.get(id)
+        message = self._find(id)
         return message is not None and message.sender != agent
 
     def dump_note(self, name: str, data: BaseModel) -> tuple[dict[str, object], dict[str, str]]:
@@ -165,7 +226,7 @@ class State:
 
     def _age(self, id: str) -> float:
         """Age of a message: that of the youngest reply which it is, is made of, or replies to."""
-        message = self._messages.get(id)
+        message = self._find(id)
         if message is None:
             return math.inf
         parts = id.split("/")
@@ -175,9 +236,17 @@ class State:
     def forget(self) -> None:
         """Drop what the run recorded. It is part of reference cycles, and the collector takes a tenth of a resume to find them."""
         self._messages.clear()
-        self.shown.clear()
+        self._shown.clear()
+        self.recalled = Recalled(self.recorder, self._find)
         self.recorder.forget()
 
     @property
     def messages(self) -> Mapping[str, Message]:
+        self._messages.update(self.recalled.messages(self._messages))
         return self._messages
+
+    @property
+    def shown(self) -> Mapping[str, tuple[str, ...]]:
+        """Ids of the messages that calls were shown which were answered, by key."""
+        self._shown.update(self.recalled.shown())
+        return self._shown

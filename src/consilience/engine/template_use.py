@@ -23,14 +23,14 @@ class TemplateUse:
     def __init__(self, names: Iterable[str], instructions: str) -> None:
         self.instructions = instructions
         self._names_by_text: dict[str, set[str]] = defaultdict(set)
-        self._rendered: set[str] = set()
+        self.rendered: set[str] = set()
         self.calls: dict[str, dict[str, bool]] = {name: {} for name in names}
         """By template, then by the call's key: False for an inherited call that was asked with another text."""
         self.note_text(INSTRUCTIONS, instructions)
 
     def note_text(self, name: str, text: str) -> None:
         if name in self.calls:
-            self._rendered.add(name)
+            self.rendered.add(name)
             self._names_by_text[text].add(name)
 
     def note_call(self, key: str, prompt: Prompt, recorded: Iterable[str] | None = None) -> None:
@@ -47,7 +47,7 @@ class TemplateUse:
     @property
     def unused(self) -> list[str]:
         """Templates that were not rendered."""
-        return [name for name in self.calls if name not in self._rendered]
+        return [name for name in self.calls if name not in self.rendered]
 
     @property
     def inherited(self) -> Mapping[str, list[str]]:

@@ -6,12 +6,13 @@ import json
 from dataclasses import asdict, replace
 
 from consilience.domain.errors import replace_surrogates
-from consilience.domain.events import CUT, Volatile, text_id
+from consilience.domain.events import CUT, Ended, Volatile, text_id
 from consilience.domain.outcome import Limits
 from consilience.domain.tokens import estimate_tokens
 from consilience.domain.usage import UsageTotals
 from consilience.engine.ports import AgentPort
 from consilience.engine.prompt import Rendered
+from consilience.engine.sizes import Usage
 from consilience.models.port import Completion
 
 
@@ -28,6 +29,11 @@ def with_estimated_tokens(completion: Completion, rendered: Rendered, port: Agen
     price = port.price(tokens_in, tokens_out)
     cost = completion.cost if price is None else completion.cost or price
     return replace(completion, tokens_in=tokens_in, tokens_out=tokens_out, cost=cost), True
+
+
+def usage_of(event: Ended) -> Usage:
+    """What an attempt spent."""
+    return Usage(event.requests, event.tokens_in + event.tokens_out, event.cost or 0)
 
 
 def thinking_of(completion: Completion, reply: str) -> int:

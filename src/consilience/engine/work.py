@@ -11,7 +11,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, get_args
+
+from pydantic_core import CoreSchema, PydanticSerializationUnexpectedValue, core_schema
 
 from consilience.domain.outcome import FailureKind
 from consilience.engine.activity import Activity, Phase
@@ -63,9 +65,10 @@ class SessionHost(Protocol):
     def perform(self, ask: Ask[T]) -> Coroutine[Any, Any, Reply[T] | Failure]: ...
 
 
-@dataclass(frozen=True, slots=True)
 class Reply(Generic[T_co]):
-    """A call that was answered."""
+    """A call that was answered. Nothing changes it. No dataclass, because pydantic would look into one."""
+
+    __slots__ = ("agent", "cut", "key", "labels", "reserve", "shown", "text", "value")
 
     key: str
     """Also the id of the message that the reply is."""
@@ -73,14 +76,51 @@ class Reply(Generic[T_co]):
     value: T_co
     text: str
     """Its prose."""
-    shown: tuple[str, ...] = ()
+    shown: tuple[str, ...]
     """Ids of the messages in its prompt."""
-    labels: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str]
     """Ids of the messages of other agents in its prompt, by label."""
-    reserve: bool = False
+    reserve: bool
     """Whether it was paid from the reserve for the closing call."""
-    cut: bool = False
+    cut: bool
     """Whether it ended at the token limit."""
+
+    def __init__(
+        self,
+        key: str,
+        agent: str,
+        value: T_co,
+        text: str,
+        shown: tuple[str, ...] = (),
+        labels: Mapping[str, str] | None = None,
+        reserve: bool = False,
+        cut: bool = False,
+    ) -> None:
+        self.key, self.agent, self.value, self.text = key, agent, value, text
+        self.shown, self.labels = shown, labels or {}
+        self.reserve, self.cut = reserve, cut
+
+    def __repr__(self) -> str:
+        return f"Reply({self.key!r}, {self.agent!r}, {self.value!r})"
+
+    def holding(self, value: T) -> Reply[T]:
+        """Return the same reply with another value."""
+        return Reply(self.key, self.agent, value, self.text, self.shown, self.labels, self.reserve, self.cut)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, _: object) -> CoreSchema:
+        """In the result of a round a reply is a reference (`engine.settling`)."""
+        types = [kind for given in get_args(source) for kind in get_args(given) or (given,) if isinstance(kind, type)]
+
+        def refer(reply: object, info: Any) -> Any:
+            if isinstance(reply, Reply):
+                return info.context.refer(reply, types)
+            raise PydanticSerializationUnexpectedValue("not a reply")  # of a union, the next type is tried
+
+        return core_schema.with_info_plain_validator_function(
+            lambda reference, info: info.context.reply(reference, types),
+            serialization=core_schema.plain_serializer_function_ser_schema(refer, info_arg=True),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +207,8 @@ class Pending(Generic[T]):
         self._waiters = 0
         self.phase = phase
         self.read = False
+        self.joined = False
+        """Whether the branch that started it, or one that has joined that branch, has awaited it."""
         task.add_done_callback(self._done)
 
     def __await__(self) -> Generator[Any, None, T]:
@@ -182,6 +224,7 @@ class Pending(Generic[T]):
         branch = current_branch.get()
         if self.place.startswith(branch.prefix):  # the branch that started it, or one that has joined that branch
             self._branch.join(branch)
+            self.joined = True
         return result
 
     async def is_refused(self) -> bool:

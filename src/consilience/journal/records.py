@@ -11,12 +11,12 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Self, cast
 
 from consilience.domain.errors import StoreUnusable, UnknownSession, check_unicode
+from consilience.domain.event_decoding import decode_event
 from consilience.domain.events import (
     SCHEMA_VERSION,
     AnyEvent,
     SessionFinished,
     SessionStarted,
-    decode_event,
     text_id,
 )
 from consilience.journal.lease import FileLease, Lease, live_holder

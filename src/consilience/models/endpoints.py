@@ -37,6 +37,7 @@ from consilience.models.providers import (
     is_near,
     key_variables,
     provider_at,
+    set_key,
     valid_key_advice,
 )
 from consilience.models.server_models import (
@@ -163,8 +164,7 @@ class Endpoints:
         """Return the key to send to an address, if it is set and the address may have it."""
         if not self.may_have_key(address):
             return None
-        variables = self.key_variables(address, model)
-        return next((key for variable in variables if (key := os.environ.get(variable))), None)
+        return set_key(self.key_variables(address, model), os.environ)
 
     def key_advice(self, address: str, model: str) -> str:
         """Return what to do if an endpoint does not accept the key, or got none because the user has not named it."""

@@ -29,6 +29,7 @@ from consilience.models.providers import (
     is_own_host,
     key_variables,
     provider_at,
+    set_key,
     valid_key_advice,
 )
 from consilience.models.server_models import NAMED_SECONDS, is_cloud, kept_answer, served_window
@@ -174,8 +175,8 @@ class ModelFacts:
     def own_server(self) -> tuple[str, str, str | None] | None:
         """Kind and address of the user's own server, and the key for it, if one computes the model there."""
         if self._on_own_server and not is_cloud(self.model):
-            key = next((key for variable in self.key_variables if (key := self.environ.get(variable))), None)
-            return self.provider, endpoints.base_url(self.provider, self.environ), key
+            address = endpoints.base_url(self.provider, self.environ)
+            return self.provider, address, set_key(self.key_variables, self.environ)
         if self.address is None or self.kind not in ("endpoint", "provider"):
             return None
         key = self.known.key(self.address, self.model)
@@ -254,14 +255,14 @@ class ModelFacts:
         """That a key is set which is not sent to this endpoint, and what to do. Empty if that is not so."""
         if not is_endpoint(self.name) or self.known.may_have_key(self.address or ""):
             return ""
-        return self.key_advice if any(self.environ.get(variable) for variable in self.key_variables) else ""
+        return self.key_advice if set_key(self.key_variables, self.environ) else ""
 
     @property
     def missing_key(self) -> str:
         """The variables of which one must hold the key, `A or B`, if none does; else empty. An unknown host may need no key."""
         variables = self.key_variables
         needs_none = is_endpoint(self.provider) or self._on_own_server or not (self.paid or self._added)
-        if needs_none or any(self.environ.get(variable) for variable in variables):
+        if needs_none or set_key(variables, self.environ):
             return ""
         return " or ".join(variables)
 

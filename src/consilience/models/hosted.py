@@ -24,7 +24,9 @@ from consilience.models.providers import (
     chosen_address,
     find_provider,
     is_loopback,
+    key_needed,
     key_variables,
+    set_key,
 )
 
 if TYPE_CHECKING:
@@ -75,10 +77,6 @@ def endpoint_key(endpoint: endpoints.Endpoint, known: Endpoints) -> str | None:
     return key
 
 
-def _key(account: str) -> str | None:
-    return next((key for variable in key_variables(account) if (key := os.environ.get(variable))), None)
-
-
 @dataclass(frozen=True, slots=True)
 class ConnectionPolicy:
     """How requests to one address are sent."""
@@ -114,13 +112,13 @@ def _library_model(facts: ModelFacts, provider: str, model: str, connections: Co
             endpoint = endpoints.parse_endpoint(full_name_asked)
             return _compatible(endpoint, endpoint_key(endpoint, facts.known), "", connections)
         if base_url := find_provider(provider).base_url:
-            if (key := _key(provider)) is None:
+            if (key := set_key(key_variables(provider), os.environ)) is None:
                 raise _unavailable(full_name_asked, provider, "")
             endpoint = endpoints.Endpoint(chosen_address(provider, os.environ) or base_url, model)
             return _compatible(endpoint, key, provider, connections)
         if provider in SERVERS:
             kind = f"openai-chat:{model}" if provider in ("lmstudio", "llamacpp") else full_name_asked
-            url, key = endpoints.base_url(provider, os.environ), _key(provider)
+            url, key = endpoints.base_url(provider, os.environ), set_key(key_variables(provider), os.environ)
             server = connections.provider(provider, url, key, lambda: _server_provider(provider, url, key))
             return infer_model(kind, provider_factory=lambda _: server)
         return infer_model(
@@ -189,10 +187,6 @@ def _unavailable(asked: str, provider: str, reason: str, variables: Sequence[str
     from consilience.models.redaction import scrub
 
     variables = variables or key_variables(provider)
-    if variables and not any(os.environ.get(variable) for variable in variables):
-        return UnavailableModel(
-            f"{asked} needs a key, and none is set",
-            where="the environment",
-            do=f"Set {' or '.join(variables)}, or use another model: local needs none.",
-        )
+    if variables and set_key(variables, os.environ) is None:
+        return key_needed(asked, variables)
     return UnavailableModel(f"{asked} cannot be set up: {scrub(' '.join(reason.split()), [])[:300]}")

@@ -200,6 +200,20 @@ def key_variables(account: str) -> tuple[str, ...]:
     return (ENDPOINT_KEY_VARIABLE,) if is_endpoint(account) else find_provider(account.partition("@")[0]).keys
 
 
+def set_key(variables: Sequence[str], environ: Mapping[str, str]) -> str | None:
+    """Return the key in the first of these variables that is set; None if none is."""
+    return next((key for variable in variables if (key := environ.get(variable))), None)
+
+
+def key_needed(name: str, variables: Sequence[str]) -> UnavailableModel:
+    """Return the error for a model whose key is in none of these variables."""
+    return UnavailableModel(
+        f"{name} needs a key, and none is set",
+        where="the environment",
+        do=f"Set {' or '.join(variables)}, or use another model: local needs none.",
+    )
+
+
 def valid_key_advice(variables: Sequence[str]) -> str:
     """Return what to do if a key from one of these variables is not accepted."""
     return f"Set {' or '.join(variables)} to a valid key." if variables else "Give the server's key."

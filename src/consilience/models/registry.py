@@ -25,7 +25,7 @@ from consilience.models.facts import ModelFacts
 from consilience.models.hosted import RETRIES, endpoint_key, open_hosted
 from consilience.models.kinds import ask_kind, find_kind, installed_kinds, is_added, open_added
 from consilience.models.port import Model
-from consilience.models.providers import PROVIDERS, SERVERS, known_providers
+from consilience.models.providers import PROVIDERS, SERVERS, key_needed, known_providers
 from consilience.models.weights import CATALOGUE
 
 
@@ -213,12 +213,8 @@ class AddedName(Name):
         if not self.rest:
             raise _incomplete(self.text, self.prefix)
         ask_kind(self.prefix, lambda: kind.check(self.rest))
-        if keys and (missing := self.facts().missing_key):
-            raise UnavailableModel(
-                f"{self.text} needs a key, and none is set",
-                where="the environment",
-                do=f"Set {missing}, or use another model: local needs none.",
-            )
+        if keys and self.facts().missing_key:
+            raise key_needed(self.text, self.facts().key_variables)
 
     def open(
         self, *, deadline: float | None = None, retries: int = RETRIES, connections: Connections | None = None

@@ -22,6 +22,7 @@ from consilience.domain.events import (
     ReplyRejected,
     SessionFinished,
     SessionStarted,
+    Settled,
     StepCompleted,
     TextsEmbedded,
 )
@@ -127,6 +128,8 @@ def _texts(event: AnyEvent) -> Iterator[str]:
             yield from event.templates.values()
         case CallAwaited():
             yield from filter(None, (event.form, *event.quoted))
+        case Settled():
+            yield event.body
         case TextsEmbedded():
             yield from event.texts
             if event.vectors:

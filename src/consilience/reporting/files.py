@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 
 from consilience.domain.errors import SettingsError
-from consilience.domain.paths import is_of_journal, make_private
+from consilience.domain.paths import is_of_journal, make_private, replace_file
 
 PAGE = "report.html"
 """The page of a session, beside its other files."""
@@ -65,7 +64,7 @@ def write_file(path: Path, body: str | bytes, *, session: str = "") -> None:
         elif path.exists() and not path.is_file():
             _copy_content(os.open(path, os.O_WRONLY | getattr(os, "O_NOCTTY", 0)), data)
         else:
-            _replace(Path(os.path.realpath(path)), data)
+            replace_file(Path(os.path.realpath(path)), data)
     except OSError as error:
         raise SettingsError(
             f"the file cannot be written: {error.strerror or error}",
@@ -105,16 +104,3 @@ def _copy_content(descriptor: int, data: bytes) -> None:
         remaining = memoryview(data)
         while remaining:
             remaining = remaining[file.write(remaining) or 0 :]
-
-
-def _replace(path: Path, data: bytes) -> None:
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        draft.unlink(missing_ok=True)
-        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(data)
-        os.replace(draft, path)
-    except OSError:
-        with suppress(OSError):  # the directory may not exist
-            draft.unlink(missing_ok=True)
-        raise

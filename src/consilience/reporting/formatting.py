@@ -18,6 +18,7 @@ from consilience.domain.agents import Agent, point_of_view, seat_names
 from consilience.domain.outcome import Estimate, StopReason
 from consilience.domain.usage import UsageTotals
 from consilience.domain.wording import count as count
+from consilience.domain.wording import percent as percent
 from consilience.domain.wording import plural as plural
 
 STOP_PHRASES: Mapping[StopReason, str] = {
@@ -132,10 +133,6 @@ def describe_cost(spent: UsageTotals) -> str:
 def size(count_of_bytes: int) -> str:
     """Return `98 MB`, `1.1 GB`."""
     return f"{count_of_bytes / 1e9:.1f} GB" if count_of_bytes >= 1e9 else f"{count_of_bytes / 1e6:.0f} MB"
-
-
-def percent(part: float) -> str:
-    return f"{part:.0%}".replace("%", " %")
 
 
 def describe_agent(agent: Agent) -> str:

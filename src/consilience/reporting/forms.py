@@ -50,6 +50,8 @@ class FormControl:
     is_whole: bool = False
     """Of a number: an integer."""
     max_chars: int | None = None
+    is_checked_later: bool = False
+    """No browser can check it while it is filled in; the page of a server has it checked there."""
     room: int = 0
     """Of a list: how many items it may have. Item 2 of `points` is the field `points.2`, or the fields `points.2.NAME`."""
     parts: Sequence[FormControl] = ()
@@ -171,7 +173,7 @@ def _control(form: Form, name: str, node: SchemaNode) -> FormControl:
             words = f"At most {room}; leave the rest empty."
             return replace(control, kind="items", room=room, parts=free, explanation=words)
     if kind == "array":
-        return replace(control, explanation=f"{control.explanation} {CHECKED_LATER}")
+        return replace(control, explanation=f"{control.explanation} {CHECKED_LATER}", is_checked_later=True)
     return replace(control, **bounds_of(node)) if kind in ("integer", "number") else control
 
 

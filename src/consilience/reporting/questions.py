@@ -12,7 +12,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from consilience.domain.errors import SettingsError
+from consilience.domain.errors import SettingsError, UnknownName
 from consilience.domain.events import (
     AnswerReceived,
     CallAwaited,
@@ -259,6 +259,17 @@ def named_question(name: str, questions: Sequence[Question]) -> str:
         q.key for q in questions if name.casefold() in (q.agent.casefold(), q.person.casefold()) and name
     ]
     return asked[0] if len(asked) == 1 else name
+
+
+def open_question(session: str, name: str, questions: Sequence[Question]) -> Question:
+    """Return the open question of a session that a name means, as in `named_question`. Raises `UnknownName`."""
+    key = named_question(name, questions)
+    if found := next((question for question in questions if question.key == key), None):
+        return found
+    choices = (
+        f"Open questions: {', '.join(question.key for question in questions)}." if questions else "There are none."
+    )
+    raise UnknownName(f"session {session} has no open question {key!r}", do=choices)
 
 
 def reply_to(question: Question, text: str) -> str:

@@ -27,7 +27,7 @@ from consilience.domain.events import (
 from consilience.domain.messages import ReadDocument
 from consilience.domain.presenting import try_present, try_progress
 from consilience.domain.prompt_parts import QuotedMessage, ShownDocument, read_part, shown_documents
-from consilience.domain.report import Report, UnfinishedSession, find_report, labels_of
+from consilience.domain.report import FORECASTS, Forecast, Report, UnfinishedSession, find_report, labels_of
 from consilience.domain.sections import Bullets, Item, Presentation, Section, stored_presentation
 from consilience.domain.topology import Topology
 from consilience.domain.validation import describe_invalid
@@ -72,6 +72,13 @@ class AnyReport(Report):
             return self._stored
         cls = find_report(self.protocol)
         return super().presentation() if cls is Report else cls.model_validate(self.model_dump()).presentation()
+
+    def plain_presentation(self) -> Presentation:
+        """As the protocol's own code makes it, if that is present and has words of its own for a summary."""
+        cls = find_report(self.protocol)
+        if cls.plain_presentation is Report.plain_presentation:
+            return self.presentation()
+        return cls.model_validate(self.model_dump()).plain_presentation()
 
 
 class InFlight(Protocol):
@@ -157,6 +164,12 @@ class SessionRecord:
         """None until the session is finished."""
         finished = self.state.finished
         return AnyReport.model_validate_json(self.text(finished.report)) if finished else None
+
+    @cached_property
+    def forecasts(self) -> tuple[Forecast, ...]:
+        """What the future may answer; nothing until the session is finished."""
+        finished = self.state.finished
+        return FORECASTS.validate_json(self.text(finished.forecasts)) if finished and finished.forecasts else ()
 
     @property
     def presentation(self) -> Presentation:

@@ -12,9 +12,12 @@ from consilience.reporting.session_state import call_seconds
 HOLDER = "the process that ran it then"
 
 
-def record_at(record: SessionRecord, n: int) -> tuple[SessionRecord, Mapping[str, float]]:
+def record_at(
+    record: SessionRecord, n: int, noticed: Mapping[str, int] = {}
+) -> tuple[SessionRecord, Mapping[str, float]]:
     """Return the session as it stood between its `n`-th event and the next, and for how many seconds each call in flight had been
-    so, by key. What was in flight follows from when later events say that their calls had begun."""
+    so, by key. What was in flight follows from when later events say that their calls had begun. Of a session that still runs,
+    `noticed` says after how many events each call that is in flight now was seen first; its seconds are not known."""
     if n >= len(record.events):
         return record, {}
     before, after = record.events[:n], record.events[n:]
@@ -29,10 +32,11 @@ def record_at(record: SessionRecord, n: int) -> tuple[SessionRecord, Mapping[str
                 flights[event.key] = event.agent
                 if start is not None:
                     seconds[event.key] = max(now - start, 0.0)
+    flights |= {key: agent for key, agent in record.flights.items() if noticed.get(key, n + 1) <= n}
     shown = replace(record, events=before, flights={}, holder=None, family=None)
     if shown.state.awaited:  # no process held it
         return shown, {}
-    return replace(shown, flights=flights, holder=HOLDER), seconds
+    return replace(shown, flights=dict(sorted(flights.items())), holder=HOLDER), seconds  # in the order of the journal
 
 
 def _beginnings(record: SessionRecord) -> dict[tuple[str, int], float]:

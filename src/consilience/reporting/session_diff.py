@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 
 from consilience.domain.events import CallCompleted
-from consilience.domain.report import FORECASTS, Report
+from consilience.domain.report import Report
 from consilience.domain.sections import Block, Bullets, Diff, Item, Paragraph, Subheading, Table
 from consilience.reporting.formatting import (
     count,
@@ -115,10 +115,8 @@ class SessionDiff:
 
 def _sides(record: SessionRecord) -> dict[str, dict[str, bool]]:
     """Return the final firm sides of agents by question."""
-    finished = record.state.finished
-    forecasts = FORECASTS.validate_json(record.text(finished.forecasts)) if finished and finished.forecasts else ()
     names = seat_labels(record.state.agents)
-    return {f.question: {names.get(id, id): side for id, (side, _) in f.sides.items()} for f in forecasts}
+    return {f.question: {names.get(id, id): side for id, (side, _) in f.sides.items()} for f in record.forecasts}
 
 
 def _template(record: SessionRecord, name: str) -> str:

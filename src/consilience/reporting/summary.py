@@ -12,7 +12,7 @@ from math import ceil
 
 from markupsafe import Markup, escape
 
-from consilience.domain.presenting import present
+from consilience.domain.presenting import present_plainly
 from consilience.domain.report import Report
 from consilience.domain.sections import (
     AgentText,
@@ -63,7 +63,7 @@ def summary_page(report: Report, record: SessionRecord | None = None) -> str:
 
 def summary_parts(report: Report, record: SessionRecord | None = None, *, full: str = PAGE) -> dict[str, object]:
     """Return what the page shows, for its template or another one. `full`: what the whole report is called."""
-    document = report_document(report, record.presentation if record else present(report))
+    document = report_document(report, present_plainly(report))
     question = _cut_text(printable(report.task).strip(), MAX_QUESTION_LINES)
     documents = one_line("; ".join(f"{d.id} {d.name}".strip() for d in report.documents), 4 * LINE_CHARS)
     remarks = [printable(remark) for document in report.documents for remark in document.remarks]

@@ -22,7 +22,7 @@ from consilience.server.blindness import seat_links, valid_links
 from consilience.server.bodies import CommentBody
 from consilience.server.callers import Caller
 from consilience.server.dependencies import Service, SessionId, Who
-from consilience.server.links import FIELD, TheSeats, url_of
+from consilience.server.links import FIELD, TheSeats, checked, url_of
 from consilience.server.pages import PageRoute, PostedForm, app_page, go_to, problem_of, read_form
 from consilience.server.seats import MAX_LINK_DAYS, SHARES, NewLink
 from consilience.server.service import Sessions
@@ -44,6 +44,8 @@ async def answer(session: SessionId, request: Request, sessions: Service, caller
         problem = "This question is not open any more: it was answered, its time is over, or the session has ended."
         return await _acted_page(request, sessions, caller, session, problem)
     wrong = mistakes(question, given)
+    if form.get("do") == "check":
+        return checked(wrong)
     try:
         if not wrong:
             await sessions.answer(caller, session, key, answer_from(question, given))

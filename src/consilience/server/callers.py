@@ -2,33 +2,61 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from consilience.domain.errors import ConsilienceError
+from consilience.journal.accounts import MOST, Allowance
+
+OwnerName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}$")]
 
 
 class Forbidden(ConsilienceError):
     """The caller may not do this: HTTP status 403. The text says what, and who may allow it."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Caller:
-    """Somebody who was identified by a token, a proxy or, on loopback, by nothing. None is no bound of their own."""
+class OwnerBounds(BaseModel):
+    """What an owner may use. A field that is not given is no bound."""
 
-    owner: str = ""
-    """Whom the sessions belong to that they begin. "" is the user of this machine."""
-    team: str = ""
-    """Their team, whose sessions they see and act on as on their own; "" without one."""
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    max_cost_per_day: float | None = Field(default=None, ge=0, le=MOST)
+    """US dollars; a day is one of UTC."""
+    running: int | None = Field(default=None, ge=0, le=MOST)
+    """Sessions that run at the same time."""
+    keep_days: float | None = Field(default=None, gt=0)
+    """As `AccessSettings.keep_days`, in its place."""
+    quota: int | None = Field(default=None, gt=0)
+    """As `AccessSettings.quota`, in its place."""
+
+    @property
+    def allowance(self) -> Allowance:
+        return Allowance(cost=self.max_cost_per_day, running=self.running)
+
+
+class Rights(OwnerBounds):
+    """What somebody may do."""
+
+    team: OwnerName | None = None
+    """Their team, whose sessions they see and act on as on their own."""
     protocols: frozenset[str] | None = None
     """Names of the protocols that they may run."""
     models: frozenset[str] | None = None
     """Names of the server's models that they may use."""
-    max_cost_per_day: float | None = None
-    """US dollars; a day is one of UTC."""
-    running: int | None = None
-    """Sessions that run at the same time."""
     metrics: bool = False
     """Whether they may read `/metrics`, which counts the sessions of all owners."""
+
+
+class Caller(Rights):
+    """Somebody who was identified by a token, a proxy or, on loopback, by nothing, with what they may do."""
+
+    owner: str = ""
+    """Whom the sessions belong to that they begin. "" is the user of this machine."""
+
+    @classmethod
+    def of(cls, owner: str, rights: Rights) -> Caller:
+        return cls(owner=owner, **{name: getattr(rights, name) for name in Rights.model_fields})
 
     @property
     def owners(self) -> tuple[str, ...]:
@@ -37,11 +65,13 @@ class Caller:
 
     def beginner(self, team: bool) -> str:
         """Return whom a session of theirs belongs to. Raises `Forbidden` for that of a team which they are not in."""
-        if team and not self.team:
+        if not team:
+            return self.owner
+        if not self.team:
             raise Forbidden(
                 f"{self.owner or 'the user of this machine'} is in no team. The operator's token file names them."
             )
-        return team_owner(self.team) if team else self.owner
+        return team_owner(self.team)
 
     def check_protocol(self, name: str) -> None:
         """Raise `Forbidden` for a protocol that they may not run."""

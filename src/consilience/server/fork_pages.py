@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -15,7 +14,7 @@ from starlette.requests import Request
 from consilience.domain.errors import ConsilienceError
 from consilience.domain.events import SessionStarted
 from consilience.domain.model_names import PERSON
-from consilience.domain.report import FORECASTS, Forecast
+from consilience.domain.report import Forecast
 from consilience.engine.fork import END
 from consilience.journal.store import Records
 from consilience.planning import (
@@ -33,6 +32,7 @@ from consilience.server.callers import Caller
 from consilience.server.catalog_routes import protocol_views
 from consilience.server.checks import allowed_models
 from consilience.server.dependencies import Service, SessionId, Who
+from consilience.server.joins import digest_of
 from consilience.server.pages import PageRoute, PostedForm, app_page, go_to, read_form
 from consilience.server.replies import ProtocolView
 from consilience.server.service import Sessions
@@ -68,7 +68,7 @@ class ForkProposal:
 
     @property
     def digest(self) -> str:
-        return hashlib.sha256(self.body.model_dump_json().encode()).hexdigest()
+        return digest_of(self.body.model_dump(mode="json"))
 
 
 @routes.get("/fork")
@@ -135,12 +135,10 @@ async def _parent(sessions: Sessions, caller: Caller, session: str) -> Parent:
 
     def read(records: Records) -> Parent:
         record = read_record(records, session)
-        started, finished = record.state.started, record.state.finished
+        started = record.state.started
         if started is None:
             raise ConsilienceError(f"session {session} has not begun yet")
-        stored = finished.forecasts if finished else ""
-        forecasts = FORECASTS.validate_json(records.text(stored)) if stored else ()
-        return Parent(session, started, records.text(started.task), forecasts, views.get(started.protocol))
+        return Parent(session, started, records.text(started.task), record.forecasts, views.get(started.protocol))
 
     return await sessions.read(caller, read)
 

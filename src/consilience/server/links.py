@@ -147,7 +147,10 @@ async def answer(token: LinkToken, request: Request, seats: TheSeats) -> Respons
         given, text = form.below(FIELD), None
         try:
             if form.get("do") != "pass" and opened.question is not None:
-                if wrong := mistakes(opened.question, given):
+                wrong = mistakes(opened.question, given)
+                if form.get("do") == "check":
+                    return checked(wrong)
+                if wrong:
                     return _seat_page(request, opened, given=given, wrong=wrong, status=422)
                 text = answer_from(opened.question, given)
             await seats.answer_seat(token, form.get("key"), text)
@@ -158,6 +161,11 @@ async def answer(token: LinkToken, request: Request, seats: TheSeats) -> Respons
         return go_to(f"/seat/{token}")
     except UnknownSession as error:
         return closed(request, error)
+
+
+def checked(wrong: Mapping[str, str]) -> Response:
+    """Answer what is wrong with a half-typed reply, by field of the form. Nothing is recorded."""
+    return JSONResponse({f"{FIELD}{name}": words for name, words in wrong.items()})
 
 
 def _seat_page(

@@ -20,7 +20,6 @@ from urllib.parse import quote
 from markupsafe import Markup
 
 from consilience.domain.events import AnyEvent, BlindnessLifted, SessionFinished
-from consilience.domain.report import FORECASTS
 from consilience.domain.sections import ProgressColumn, View
 from consilience.journal.store import Records, SessionLink
 from consilience.reporting.formatting import count, duration
@@ -65,6 +64,9 @@ MAX_SENT_BYTES = 50_000
 MAX_PAGE_CHARS = 280_000
 MAX_VIEW_CHARS = 120_000
 """Of all views of a page; those that have no room are on pages of their own."""
+MAX_FOLDED_CHARS = 30_000
+"""Of a section of the report that opens on demand. A longer one, such as a transcript, which the messages repeat, is on a page of
+its own."""
 MAX_VIEWED_CALLS = 200
 """Of a session with more calls, the views that have a place for each call are on pages of their own, and drawn only there."""
 
@@ -139,6 +141,8 @@ class ShownSession:
     window: Sequence[int]
     """The numbers of the messages of a page that is opened now."""
     questions: Sequence[Question]
+    noticed: Mapping[str, int]
+    """After how many events each call in flight was seen first."""
 
     @property
     def title(self) -> str:
@@ -266,6 +270,7 @@ class LiveSession:
         asks = bool(asked_of_owner(questions, given))
         since = {key: Since(moment=_iso(began)) for key, began in self._since.items() if began is not None}
         parts = session_parts(record, places, since=since, asks=asks)
+        noticed = before.noticed if before is not None and before.stamp.held == stamp.held else {}
         self._number += 1
         changed = {
             name: before.changed[name] if before is not None and before.parts[name] == part else self._number
@@ -280,6 +285,7 @@ class LiveSession:
             log=log,
             window=log.window(parts.values()),
             questions=questions,
+            noticed={key: noticed.get(key, len(record.events)) for key in record.flights},
         )
 
 
@@ -310,12 +316,12 @@ class LiveSessions:
     async def at(self, caller: Caller, session: str, n: int) -> tuple[ShownSession, Mapping[str, Markup], SessionLog]:
         """Return a session, and its parts and messages as they were after the first `n` events that the caller may see."""
         shown = await self.of(caller, session).opened()
-        return shown, *await asyncio.to_thread(_as_it_was, shown.record, n)
+        return shown, *await asyncio.to_thread(_as_it_was, shown, n)
 
 
-def _as_it_was(record: SessionRecord, n: int) -> tuple[Mapping[str, Markup], SessionLog]:
-    total = len(record.events)
-    record, seconds = record_at(record, n)
+def _as_it_was(shown: ShownSession, n: int) -> tuple[Mapping[str, Markup], SessionLog]:
+    total = len(shown.record.events)
+    record, seconds = record_at(shown.record, n, shown.noticed)
     status = f"As it was after event {min(n, total):,} of {total:,}"
     places = places_of(record, page_address(record.session))
     since = {key: Since(words=duration(of)) for key, of in seconds.items()}
@@ -342,12 +348,14 @@ def session_parts(
     """
     base, parts = page_address(record.session), page_parts(record, places)
     states = seat_states(record)
-    far = PER_CALL if len(record.calls) > MAX_VIEWED_CALLS else {}
+    document = session_document(record, with_replies=False)
+    long = {s.name: s.heading for s in document.folded if len(s.model_dump_json()) > MAX_FOLDED_CHARS}
+    document = replace(document, folded=tuple(s for s in document.folded if s.name not in long))
+    far = {**(PER_CALL if len(record.calls) > MAX_VIEWED_CALLS else {}), **long}
     views = sorted(shown_views(record, without=far), key=lambda view: not is_natural(view, record))
     pictures = sum(is_natural(view, record) for view in views)
     rendered = [*_rendered_views(parts, views, base), *(_view_link(*view, base) for view in far.items())]
     views += [View(name=name, heading=heading) for name, heading in far.items()]
-    document = session_document(record, with_replies=False)
     if record.report is None:  # the head of the page has its state
         document = replace(document, status="")
     acts = {} if status else {"actions": "What you can do"}
@@ -459,8 +467,7 @@ def _view_link(name: str, heading: str, base: str) -> Markup:
 
 def _to_follow(record: SessionRecord) -> str:
     """Return how much of a finished session the future may answer, in words; "" for nothing."""
-    finished = record.state.finished
-    forecasts = FORECASTS.validate_json(record.text(finished.forecasts)) if finished and finished.forecasts else ()
+    forecasts = record.forecasts
     findings = sum(len(forecast.falsifiers) for forecast in forecasts)
     would = f", and {count(findings, 'finding')} that would change a mind" if findings else ""
     return f"{count(len(forecasts), 'question')} that the future may answer{would}" if forecasts else ""

@@ -25,6 +25,7 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 from pydantic import BaseModel, ConfigDict
 
 from consilience.domain.events import CallAwaited, SessionFinished
+from consilience.domain.paths import replace_file
 from consilience.journal.store import Records
 from consilience.reporting.session_state import fold_events
 from consilience.server.access_settings import AccessSettings, Smtp
@@ -143,12 +144,7 @@ class Notices:
     def _remember(self, receiver: Receiver, ids: set[str]) -> None:
         there = {entry.session for entry in self._records.entries()}
         self._sent[receiver.name] = {id for id in ids if id.partition(" ")[0] in there}
-        temporary = self._told.with_suffix(".new")
-        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-            json.dump({name: sorted(ids) for name, ids in self._sent.items()}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, self._told)
+        replace_file(self._told, json.dumps({name: sorted(ids) for name, ids in self._sent.items()}).encode())
 
 
 def _receivers(access: AccessSettings) -> Iterator[Receiver]:

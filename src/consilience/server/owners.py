@@ -8,73 +8,27 @@ from __future__ import annotations
 import hashlib
 import hmac
 import logging
-import os
 import secrets
-import tempfile
 import time
 import tomllib
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from consilience.domain.errors import SettingsError
-from consilience.journal.accounts import MOST, Allowance
-from consilience.server.callers import Caller, team_owner
+from consilience.domain.paths import replace_file
+from consilience.journal.accounts import Allowance
+from consilience.server.callers import Caller, OwnerBounds, OwnerName, Rights, team_owner
 
 logger = logging.getLogger("consilience")
 
-OwnerName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}$")]
 T = TypeVar("T", int, float)
 TOKEN_BYTES = 32
 TOKEN_PREFIX = "cons_"
 """What a token begins with, so that scanners of repositories recognize one."""
-
-
-class OwnerBounds(BaseModel):
-    """What an owner may use. A field that is not given is no bound."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    max_cost_per_day: float | None = Field(default=None, ge=0, le=MOST)
-    """US dollars; a day is one of UTC."""
-    running: int | None = Field(default=None, ge=0, le=MOST)
-    """Sessions that run at the same time."""
-    keep_days: float | None = Field(default=None, gt=0)
-    """As `AccessSettings.keep_days`, in its place."""
-    quota: int | None = Field(default=None, gt=0)
-    """As `AccessSettings.quota`, in its place."""
-
-    @property
-    def allowance(self) -> Allowance:
-        return Allowance(cost=self.max_cost_per_day, running=self.running)
-
-
-class Rights(OwnerBounds):
-    """What somebody may do."""
-
-    team: OwnerName | None = None
-    """The team whose sessions they see and act on."""
-    protocols: frozenset[str] | None = None
-    """Names of the protocols that they may run."""
-    models: frozenset[str] | None = None
-    """Names of the server's models that they may use."""
-    metrics: bool = False
-    """Whether they may read `/metrics`."""
-
-    def caller(self, name: str) -> Caller:
-        return Caller(
-            owner=name,
-            team=self.team or "",
-            protocols=self.protocols,
-            models=self.models,
-            max_cost_per_day=self.max_cost_per_day,
-            running=self.running,
-            metrics=self.metrics,
-        )
 
 
 class OwnerEntry(Rights):
@@ -175,7 +129,7 @@ class Owners:
             named = OwnerEntry(name=name)
         except ValidationError:  # a name that could be read as that of a team
             return None
-        return None if group is None else group.caller(named.name)
+        return None if group is None else Caller.of(named.name, group)
 
     def rights(self, owner: str) -> Rights | TeamEntry:
         """Return what bounds the sessions of an owner or a team, by the name that their sessions have."""
@@ -189,7 +143,7 @@ class Owners:
         return self.rights(owner).allowance if owner else Allowance()
 
     def _caller(self, entry: OwnerEntry) -> Caller | None:
-        return None if entry.has_expired(self._now()) else entry.caller(entry.name)
+        return None if entry.has_expired(self._now()) else Caller.of(entry.name, entry)
 
 
 def _least(groups: Sequence[GroupEntry]) -> Rights:
@@ -261,31 +215,12 @@ def add_owner(path: Path, name: str) -> str:
         ) from None
     entry = f'[[owner]]\nname = "{name}"\ntoken_sha256 = "{token_digest(token)}"\n'
     try:
-        _replace(path, before + entry)
+        whole = path.resolve()  # a link stays one
+        whole.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(whole, (before + entry).encode(), like=whole.stat() if whole.exists() else None)
     except OSError as error:
         raise SettingsError(f"the token file cannot be written: {error.strerror}", where=str(path)) from None
     return token
-
-
-def _replace(path: Path, text: str) -> None:
-    """Replace a file as a whole, durably. Who could read it before still can; of a new one that is its owner alone."""
-    path = path.resolve()  # a link stays one
-    path.parent.mkdir(parents=True, exist_ok=True)
-    number, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 0600
-    try:
-        if path.exists() and hasattr(os, "chown"):
-            before = path.stat()
-            os.chown(temporary, before.st_uid, before.st_gid)
-            os.chmod(temporary, before.st_mode & 0o777)
-        with os.fdopen(number, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(temporary)
-        raise
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:

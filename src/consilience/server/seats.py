@@ -7,7 +7,6 @@ withdrawn. A seat's link ends with its session.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from consilience.reporting.questions import Question, pending_questions, reply_t
 from consilience.server.audit import Audit
 from consilience.server.blindness import SeenReader, given_seats, seats_of_owner, view_of
 from consilience.server.callers import Caller, Forbidden
-from consilience.server.owners import new_token
+from consilience.server.owners import new_token, token_digest
 
 T = TypeVar("T")
 MAX_LINK_DAYS = 366.0
@@ -185,7 +184,7 @@ class SessionSeats:
         return await self._read(caller, lambda records: records.opinions(session))
 
     async def _opened(self, token: str, *kinds: LinkKind) -> SessionLink:
-        digest = hashlib.sha256(token.encode("utf-8", "replace")).hexdigest()
+        digest = token_digest(token)
 
         def find(records: Records) -> SessionLink | None:
             link = records.link(digest)
@@ -206,7 +205,7 @@ class SessionSeats:
         if len(await self.links(caller, session)) >= MAX_LINKS:
             raise SettingsError(f"session {session} has {MAX_LINKS} links already")
         made = NewLink(new_token(), self.now() + days * 86_400)
-        digest = hashlib.sha256(made.token.encode()).hexdigest()
+        digest = token_digest(made.token)
         store = self._store.of(*caller.owners)
         await asyncio.to_thread(
             lambda: store.add_link(session, kind, agent=agent, digest=digest, until=made.until, by=caller.owner)

@@ -34,7 +34,7 @@ from consilience.models.registry import canonical_name
 from consilience.planning import RunPlan
 from consilience.reporting.export import FORMATS, report_data
 from consilience.reporting.follow_up import BrierScore, Deadline, FollowedSession, Resolution
-from consilience.reporting.questions import Question, named_question, pending_questions, reply_to
+from consilience.reporting.questions import Question, open_question, pending_questions, reply_to
 from consilience.reporting.record import SessionRecord, read_record
 from consilience.reporting.views import view_of
 from consilience.server.audit import Audit, Deed, audit_path
@@ -424,12 +424,7 @@ class Sessions:
         return question.key
 
     async def _open_question(self, caller: Caller, session: str, key: str) -> Question:
-        asked = {question.key: question for question in await self.questions(caller, session)}
-        name = named_question(key, list(asked.values()))
-        if name not in asked:
-            choices = f"Open questions: {', '.join(asked)}." if asked else "There are none."
-            raise UnknownName(f"session {session} has no open question {name!r}", do=choices)
-        return asked[name]
+        return open_question(session, key, await self.questions(caller, session))
 
     async def _post(self, caller: Caller, session: str, kind: LetterKind, key: str, text: str, by: str) -> None:
         store = self._store.of(*caller.owners)

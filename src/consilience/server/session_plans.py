@@ -12,10 +12,9 @@ from consilience.domain.agents import in_dealing_order
 from consilience.domain.errors import UnknownName
 from consilience.domain.panels import CATALOG, Panel, load_panel
 from consilience.domain.report import Report
-from consilience.engine.dealing import deal_to_agents
+from consilience.engine.dealing import deal_for
 from consilience.engine.execution import Options
 from consilience.engine.protocol import Protocol, find_protocol, protocol_names
-from consilience.engine.seats import smallest_window
 from consilience.journal.store import Store
 from consilience.planning import RunPlan
 from consilience.run_plans import plan_deliberation
@@ -49,8 +48,8 @@ class SessionPlans:
         protocol = cls(**settings, **derived).with_panel(panel)
         agents = in_dealing_order(protocol.agents(panel))
         models = assigned_models(caller, self._settings, agents, named)
-        window = smallest_window(models, self._options.endpoints)
-        dealt, sources = deal_to_agents(protocol, body.sources, body.deal, window)
+        options = replace(self._options, deal=body.deal, thinking=body.thinking, inventory_tokens=body.inventory_tokens)
+        dealt, sources = deal_for(protocol, body.sources, options, models, panel, body.task)
         body = body.model_copy(update={"sources": tuple(sources)})
         if dealt is not protocol:  # it has other agents
             protocol, agents = dealt, in_dealing_order(dealt.agents(panel))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -27,6 +26,7 @@ from consilience.server.catalog_routes import READING_SECONDS, protocol_views
 from consilience.server.checks import allowed_models
 from consilience.server.choices import choose_for
 from consilience.server.dependencies import Service, Who
+from consilience.server.joins import digest_of
 from consilience.server.pages import PageRoute, PostedForm, app_page, go_to, read_form
 from consilience.server.replies import ProtocolView
 from consilience.server.service import Sessions
@@ -59,7 +59,7 @@ class PlannedStart:
     @property
     def digest(self) -> str:
         """By it the form says which plan was shown."""
-        return hashlib.sha256(self.body.model_dump_json().encode()).hexdigest()
+        return digest_of(self.body.model_dump(mode="json"))
 
 
 class ReadingGoesOn(Exception):
@@ -131,7 +131,7 @@ async def _chosen(
 ) -> tuple[ProtocolChoice, str]:
     """Return how `ask` works on the task, and the session that read it. A reading that was begun for this task is used again."""
     body = draft.choices(caller, sessions.settings, sources, "")
-    digest = hashlib.sha256(body.model_dump_json().encode()).hexdigest()
+    digest = digest_of(body.model_dump(mode="json"))
     session, _, read = draft.form.get("reading").partition(":")
     asked = body.model_copy(update={"reading": session if read == digest else ""})
     chosen = await choose_for(sessions, caller, asked, seconds=READING_SECONDS)

@@ -136,17 +136,17 @@ def add_changes(git: Git, compared: Compared, paths: Sequence[str], collection: 
     """
     top = git.top() or git.directory
     listing = git.run("diff", "--raw", "-z", "--no-abbrev", *DIFF_OPTIONS, *compared.arguments, "--", *paths)
-    changed_files = list(_changed_files(listing))
-    in_files = {file.paths[-1] for file in changed_files if file.status != "U"}
-    changed_files = [file for file in changed_files if file.status != "U" or file.paths[-1] not in in_files]
-    missing = [path for path in paths if not changed_files and not os.path.lexists(git.directory / path)]
+    files = list(changed_files(listing))
+    in_files = {file.paths[-1] for file in files if file.status != "U"}
+    files = [file for file in files if file.status != "U" or file.paths[-1] not in in_files]
+    missing = [path for path in paths if not files and not os.path.lexists(git.directory / path)]
     if missing:
         raise SourceError("the path does not exist and did not change", where=missing[0], do="Check the path.")
-    sizes = _sizes(git, [blob for file in changed_files for blob in file.blobs])
+    sizes = _sizes(git, [blob for file in files for blob in file.blobs])
     if compared.has_files:
-        changed_files = [_with_text_in_file(file, sizes) for file in changed_files]
+        files = [_with_text_in_file(file, sizes) for file in files]
     with git.blobs() as read_blob:
-        shown_files = [file for file in changed_files if _add_text(file, sizes, read_blob, top, collection)]
+        shown_files = [file for file in files if _add_text(file, sizes, read_blob, top, collection)]
     if compared.has_files:
         untracked = git.run(
             *("ls-files", "--others", "--exclude-standard", "--full-name", "-z", "--"),
@@ -165,7 +165,7 @@ def add_changes(git: Git, compared: Compared, paths: Sequence[str], collection: 
         collection.sources.insert(0, Source(text=text, name=compared.name))
 
 
-def _changed_files(raw: bytes) -> Iterator[ChangedFile]:
+def changed_files(raw: bytes) -> Iterator[ChangedFile]:
     """Parse the output of `git diff --raw -z`."""
     fields = iter(raw.split(b"\0"))
     for field in fields:

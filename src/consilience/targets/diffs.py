@@ -110,7 +110,8 @@ def parse_changes(documents: Sequence[Document]) -> Changes | None:
 def _parse(documents: tuple[Document, ...]) -> Changes | None:
     if not documents:
         return None
-    diff, ids = documents[0], {document.name: document.id for document in documents[1:]}
+    diff = documents[0]
+    ids = {document.name: document.id for document in documents[1:] if not document.purpose}
     is_named = diff.name.startswith("diff ") or diff.name.endswith((".diff", ".patch"))
     if not is_named and not _OPENING.match(diff.text.lstrip()):
         return None

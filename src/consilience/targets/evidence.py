@@ -109,7 +109,11 @@ def _lines(run: _Run, files: Collection[str]) -> Iterator[str]:
 
 
 def _file(uri: str, files: Collection[str]) -> str:
-    """Return the file under review that a URI names: by its path in the repository, or by a longer one that ends with it."""
-    path = unquote(urlsplit(uri).path).removeprefix("./")
+    """Return the file under review that a URI names: by its path in the repository, or by a longer one that ends with it; "" if it
+    names none, or is no URI."""
+    try:
+        path = unquote(urlsplit(uri).path).removeprefix("./")
+    except ValueError:  # an opening bracket in the place of a host
+        return ""
     ends = [file for file in files if path == file or path.endswith(f"/{file}")]
     return max(ends, key=len, default="")

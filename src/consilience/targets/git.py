@@ -213,10 +213,10 @@ class Git:
 
     def _borrow(self, scrubbed: Path) -> dict[str, str]:
         """Fill a Git directory that has no configuration of the repository; return the variables that have Git use it."""
-        places = ("objects", "index", "info/exclude", "info/attributes")
+        places = ("objects", "index", "shallow", "info/exclude", "info/attributes")
         options = (option for place in places for option in ("--git-path", place))
         output = self.run("rev-parse", "--path-format=absolute", *options)
-        objects, index, *rules = (os.fsdecode(line) for line in output.splitlines())
+        objects, index, shallow, *rules = (os.fsdecode(line) for line in output.splitlines())
         self._settings |= {key: value for key in _KEPT if (value := self.line("config", "--get", key)) is not None}
         algorithm = self.line("rev-parse", "--show-object-format") or "sha1"
         for name in ("info", "refs"):
@@ -227,6 +227,8 @@ class Git:
         )
         for rule in filter(os.path.isfile, rules):
             (scrubbed / "info" / Path(rule).name).symlink_to(rule)
+        if os.path.isfile(shallow):  # else a missing parent is an error
+            (scrubbed / "shallow").symlink_to(shallow)
         for shared in Path(index).parent.glob("sharedindex.*"):  # a split index
             (scrubbed / shared.name).symlink_to(shared)
         top = self.top()

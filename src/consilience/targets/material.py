@@ -68,7 +68,7 @@ def commit_messages(git: Git, compared: Compared) -> Iterator[Source]:
         return
     base, head = compared.arguments
     is_single = compared.name.endswith("^!")
-    span = ("-1", head) if is_single else (head, f"^{base}") if git.commit(base) else (head,)
+    span = (head, f"^{base}") if not is_single and git.commit(base) else (head,)
     output = git.run(
         *("log", "--no-show-signature", "--no-color", "--no-notes", "--no-patch", "--no-decorate", "--encoding=UTF-8"),
         *(
@@ -76,7 +76,7 @@ def commit_messages(git: Git, compared: Compared) -> Iterator[Source]:
             "--no-merges",
             "--reverse",
             "--format=%s%n%b%x00",
-            *(span if not is_single else span[1:]),
+            *span,
         ),
         *(("--no-walk",) if is_single else ()),
     )

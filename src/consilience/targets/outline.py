@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 from consilience.domain.document_shares import Lines
+from consilience.engine.sources import Document
 
 MAX_PARSED_CHARS = 1_000_000
 _MAX_NODES = 400_000
@@ -36,6 +38,8 @@ _DEFINING = re.compile(
 )
 """Kinds of tree-sitter's nodes that define a name."""
 _IMPORTING = re.compile(r"(?:^|_)(?:import|include|use|using|require|package|extern)(?:_\w*)?$")
+_FUNCTION = re.compile(r"function|method|constructor|macro|rpc|_def$")
+"""Of these, the ones whose inner names are local."""
 _TOP_LEVEL_ONLY = frozenset({"variable_declarator", "const_spec", "var_spec"})
 """Kinds that are local variables elsewhere."""
 
@@ -58,6 +62,11 @@ class Definition:
     """Last line of what precedes its body: the signature, in Python with the docstring."""
     depth: int = 0
     """Definitions around it."""
+    owner: str = ""
+    """The class around it; "" for none."""
+    is_local: bool = False
+    """Whether it is within a function, so that nobody outside can name it."""
+    is_function: bool = False
 
 
 @dataclass(frozen=True)
@@ -65,14 +74,41 @@ class FileOutline:
     """What a file defines and imports, by lines from 1. Both are empty for a language that cannot be read."""
 
     definitions: tuple[Definition, ...] = ()
+    """The outer before the inner ones."""
     imports: tuple[Lines, ...] = ()
+    texts: tuple[Lines, ...] = ()
+    """Docstrings and comments."""
 
     def around(self, first: int, last: int) -> tuple[Definition, ...]:
         """Return the definitions that contain a range of lines or a part of it, the outermost first."""
-        return tuple(d for d in self.definitions if d.first <= last and first <= d.last)
+        innermost, parents = self._nesting
+        found: set[int] = set()
+        for n in set(innermost[first : last + 1]):
+            while n >= 0 and n not in found:
+                found.add(n)
+                n = parents[n]
+        return tuple(self.definitions[n] for n in sorted(found))
+
+    @cached_property
+    def _nesting(self) -> tuple[list[int], list[int]]:
+        """The innermost definition of each line, and the one around each definition, as indices; -1 for none."""
+        innermost = [-1] * (max((d.last for d in self.definitions), default=0) + 1)
+        parents: list[int] = []
+        for n, definition in enumerate(self.definitions):
+            parent = innermost[definition.first]
+            while parent >= 0 and self.definitions[parent].depth >= definition.depth:
+                parent = parents[parent]
+            parents.append(parent)
+            innermost[definition.first : definition.last + 1] = [n] * (definition.last - definition.first + 1)
+        return innermost, parents
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=4)
+def outlines_of(documents: tuple[Document, ...]) -> Mapping[str, FileOutline]:
+    """Return the outlines of all documents that are code, by id. Each is parsed once."""
+    return {d.id: outline_of(d.name, d.text) for d in documents if is_code(d.name)}
+
+
 def outline_of(name: str, text: str) -> FileOutline:
     """Return the outline of a text by the ending of its name. Never raises for a text."""
     ending = name.rpartition(".")[2].lower()
@@ -96,11 +132,10 @@ def written_names(line: str) -> tuple[str, ...]:
 
 
 def definition_pattern(names: list[str]) -> str:
-    """Return an extended regular expression of Git for lines that define one of these names."""
+    """Return an extended regular expression of Git for lines that define one of these names, which are words."""
     keywords = "def|class|function|func|fn|fun|struct|interface|enum|trait|type|union|record|protocol|message|service"
-    return (
-        rf"(^|[^A-Za-z0-9_.])({keywords})[ \t]+(\([^)]*\)[ \t]*)?({'|'.join(map(re.escape, names))})([^A-Za-z0-9_]|$)"
-    )
+    blank = "[[:blank:]]"
+    return rf"(^|[^A-Za-z0-9_.])({keywords}){blank}+(\([^)]*\){blank}*)?({'|'.join(names)})([^A-Za-z0-9_]|$)"
 
 
 # --- Python
@@ -108,35 +143,62 @@ def definition_pattern(names: list[str]) -> str:
 
 def _python(text: str) -> FileOutline:
     try:
-        tree = ast.parse(text)
+        with warnings.catch_warnings():  # such as of an escape sequence in the text: not about this program
+            warnings.simplefilter("ignore")
+            tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return FileOutline()
     return FileOutline(
-        tuple(_python_definitions(tree.body, 0)),
-        tuple((n.lineno, n.end_lineno or n.lineno) for n in tree.body if isinstance(n, ast.Import | ast.ImportFrom)),
+        tuple(_python_definitions(tree.body)),
+        tuple(_python_imports(tree.body)),
+        tuple(_docstrings(tree)),
     )
 
 
-def _python_definitions(body: list[ast.stmt], depth: int, names: bool = True) -> Iterator[Definition]:
-    """Yield what statements define; with `names`, what they assign, too, which in a function is local."""
+def _python_imports(body: list[ast.stmt]) -> Iterator[Lines]:
+    """Yield the imports of a module, also those on a condition."""
     for node in body:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield node.lineno, node.end_lineno or node.lineno
+        elif isinstance(node, ast.If | ast.Try):
+            yield from _python_imports([*node.body, *node.orelse])
+
+
+def _docstrings(tree: ast.Module) -> Iterator[Lines]:
+    waiting: list[ast.Module | ast.stmt] = [tree]
+    while waiting:
+        body = getattr(waiting.pop(), "body", [])
+        for node in body if isinstance(body, list) else ():
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                waiting.append(node)
+            elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+                yield node.lineno, node.end_lineno or node.lineno
+
+
+def _python_definitions(
+    body: list[ast.stmt], depth: int = 0, owner: str = "", is_local: bool = False
+) -> Iterator[Definition]:
+    """Yield what statements define, and what they assign outside of functions."""
+    for node in body:
+        last = node.end_lineno or node.lineno
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
             documented = ast.get_docstring(node, clean=False) is not None
             inside = node.body[documented:] or node.body
-            head = max(inside[0].lineno - 1, node.lineno) if inside else node.end_lineno or node.lineno
-            yield Definition(node.name, first, node.end_lineno or node.lineno, head, depth)
-            yield from _python_definitions(node.body, depth + 1, isinstance(node, ast.ClassDef))
-        elif isinstance(node, ast.Assign | ast.AnnAssign) and names:
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            for target in targets:
+            head = max(inside[0].lineno - 1, node.lineno) if inside else last
+            is_class = isinstance(node, ast.ClassDef)
+            yield Definition(node.name, first, last, head, depth, owner, is_local, not is_class)
+            yield from _python_definitions(
+                node.body, depth + 1, node.name if is_class else "", is_local or not is_class
+            )
+        elif isinstance(node, ast.Assign | ast.AnnAssign) and not is_local:
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
                 if isinstance(target, ast.Name):
-                    last = node.end_lineno or node.lineno
-                    yield Definition(target.id, node.lineno, last, last, depth)
+                    yield Definition(target.id, node.lineno, last, last, depth, owner)
         else:
             for field in ("body", "orelse", "finalbody"):
                 if isinstance(inner := getattr(node, field, None), list) and depth < 1:
-                    yield from _python_definitions(inner, depth, names)
+                    yield from _python_definitions(inner, depth, owner, is_local)
 
 
 # --- other languages
@@ -149,23 +211,28 @@ def _other(language: str, text: str) -> FileOutline:
     tree = parser.parse(text.encode("utf-8", "replace"))
     definitions: list[Definition] = []
     imports: list[Lines] = []
-    waiting = [(child, 0) for child in reversed(tree.root_node.children)]
+    comments: list[Lines] = []
+    waiting = [(child, 0, "", False) for child in reversed(tree.root_node.children)]
     for _ in range(_MAX_NODES):
         if not waiting:
             break
-        node, depth = waiting.pop()
+        node, depth, owner, is_local = waiting.pop()
         first, last = node.start_point[0] + 1, node.end_point[0] + (node.end_point[1] > 0)
         if _IMPORTING.search(node.type) and node.is_named:
             imports.append((first, max(first, last)))
             continue
-        inner = depth
+        if "comment" in node.type:
+            comments.append((first, max(first, last)))
+        inner = depth, owner, is_local
         if _DEFINING.search(node.type) and (name := _name_of(node)) and (not depth or node.type not in _TOP_LEVEL_ONLY):
             body = node.child_by_field_name("body")
-            head = body.start_point[0] + 1 if body is not None else last
-            definitions.append(Definition(name, first, max(first, last), min(head, max(first, last)), depth))
-            inner = depth + 1
-        waiting += [(child, inner) for child in reversed(node.children) if child.is_named]
-    return FileOutline(tuple(definitions), tuple(imports))
+            head = min(body.start_point[0] + 1 if body is not None else last, max(first, last))
+            is_function = _FUNCTION.search(node.type) is not None
+            of = owner or _receiver(node)
+            definitions.append(Definition(name, first, max(first, last), head, depth, of, is_local, is_function))
+            inner = depth + 1, "" if is_function else name, is_local or is_function
+        waiting += [(child, *inner) for child in reversed(node.children) if child.is_named]
+    return FileOutline(tuple(definitions), tuple(imports), tuple(comments))
 
 
 @lru_cache
@@ -179,6 +246,13 @@ def _parser(language: str) -> Any | None:
         return get_parser(language)  # type: ignore[arg-type]
     except (LookupError, ImportError, OSError, ValueError):
         return None
+
+
+def _receiver(node: Any) -> str:
+    """Return the type in the receiver of a method of Go; "" for others."""
+    receiver = node.child_by_field_name("receiver")
+    words = re.findall(r"\w+", receiver.text.decode("utf-8", "replace")) if receiver is not None else []
+    return words[-1] if words else ""
 
 
 def _name_of(node: Any) -> str:

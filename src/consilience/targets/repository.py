@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import PurePosixPath
+from math import log2
 
 from consilience.domain.errors import SourceError
 from consilience.domain.messages import Source
@@ -18,24 +18,26 @@ from consilience.targets.collection import Collection, decode_path
 from consilience.targets.diffs import parse_changes
 from consilience.targets.git import Git
 from consilience.targets.ignore import parse_patterns
-from consilience.targets.names import ChangedNames, is_history, is_test, names_of
+from consilience.targets.names import ChangedNames, is_history, module_of, names_of
 from consilience.targets.outline import definition_pattern
 
-MAX_FILES = 60
+MAX_FILES = 40
 """Files of the repository that become documents, at most."""
-MAX_BYTES = 3_000_000
+MAX_BYTES = 2_000_000
 """Of all of them."""
 MAX_FILE_BYTES = 400_000
 MAX_FILES_OF_A_NAME = 40
-"""A name in more files says little about each of them."""
-NEAREST_FILES = 8
-"""Files that are read of a name that more than `MAX_FILES_OF_A_NAME` have."""
+"""A name in more files says nothing of one that does not have its class or its module, too."""
+USED_WEIGHT = 0.5
+"""Of a file with a definition of what changed lines use."""
 SEARCH_SECONDS = 20.0
 """Max duration of one search."""
-MAX_SEARCH_BYTES = 16_000_000
+MAX_SEARCH_BYTES = 64_000_000
 """Max output of one search."""
 
 _SEARCH = ("-a", "-o", "-z", "--no-color", "--full-name", "--no-textconv", "--no-recurse-submodules")
+_SPECIAL = re.compile(r"[][\\.^$*+?(){}|]")
+"""Of extended regular expressions. One with all names is searched at once, several patterns one after another."""
 _FILE_MODES = ("100644", "100755")
 
 
@@ -117,75 +119,69 @@ def read_surroundings(tree: Tree, sources: Sequence[Source]) -> Surroundings:
 
 def _read(tree: Tree, names: ChangedNames, changed: set[str]) -> Surroundings:
     found: dict[str, set[str]] = defaultdict(set)
-    """The files, by name."""
+    """The words, by file."""
     left_out: list[str] = []
-    searches = []
+    searches: list[tuple[str, ...]] = []
     if names.wanted:
-        searches.append(("-w", "-F", *(argument for name in names.wanted for argument in ("-e", name))))
-    if words := [word for word in names.used if re.fullmatch(r"\w+", word)]:
-        searches.append(("-E", "-e", definition_pattern(words)))
+        words = (_SPECIAL.sub(r"\\\g<0>", word) for word in sorted({*names.wanted, *names.qualifiers}))
+        searches.append(("-w", "-E", "-e", f"({'|'.join(words)})"))
+    if used := [word for word in names.used if re.fullmatch(r"[A-Za-z0-9_]+", word)]:
+        searches.append(("-E", "-e", definition_pattern(used)))
     for patterns in searches:
         hits, is_whole = tree.find(*patterns)
         if not is_whole:
             left_out.append(
-                f"the repository around the change: a search was cut after {SEARCH_SECONDS:g} seconds or 16 MB"
+                f"the repository around the change: a search was cut after {SEARCH_SECONDS:g} seconds or 64 MB"
             )
+        mark = "" if patterns[0] == "-w" else "def "
         for path, text in hits:
-            named = (
-                [text] if text in names.wanted else [word for word in re.findall(r"\w+", text) if word in names.used]
-            )
-            for name in named if path not in changed and not is_history(path) else ():
-                found[name].add(path)
-    if usual := [name for name, paths in found.items() if len(paths) > MAX_FILES_OF_A_NAME]:
-        nearest = f"of which the {NEAREST_FILES} nearest are looked at"
-        left_out.append(f"named in more than {MAX_FILES_OF_A_NAME} files, {nearest}: {_listed(usual)}")
-    worth: dict[str, float] = defaultdict(float)
-    for name, paths in found.items():
-        of = (*names.wanted.get(name, ()), *names.used.get(name, ()))
-        for path in paths if name not in usual else _nearest(paths, of):
-            weight = 1.0 if name in names.symbols else 0.7 if name in names.used else 0.4
-            worth[path] += weight / len(paths)
-    for path in _tests_beside(tree.names(), changed):
-        worth[path] += 0.5
-    ordered = sorted(worth, key=lambda path: (-worth[path], path))
+            if decode_path(os.fsencode(path)) not in changed and not is_history(path):
+                found[path].update([text, *(f"{mark}{word}" for word in re.findall(r"\w+", text))])
+    ordered = _by_worth(names, found)
     if len(ordered) > MAX_FILES:
         left_out.append(f"{len(ordered) - MAX_FILES:,} more files name what the change is about")
-    return Surroundings(tuple(_sources(tree, ordered[:MAX_FILES])), tuple(dict.fromkeys(left_out)))
+    sources, skipped = _sources(tree, ordered[:MAX_FILES])
+    return Surroundings(tuple(sources), tuple(dict.fromkeys([*left_out, *skipped])))
 
 
-def _nearest(paths: Iterable[str], changed: Sequence[str]) -> list[str]:
-    """Return the files that share most directories with one of the changed ones."""
-
-    def distance(path: str) -> int:
-        return min(len(os.path.relpath(path, other).split("/")) for other in changed)
-
-    return sorted(paths, key=lambda path: (distance(path), path))[:NEAREST_FILES]
-
-
-def _tests_beside(paths: Iterable[str], changed: set[str]) -> Iterator[str]:
-    """Yield the tests of changed files, by name."""
-    stems = {PurePosixPath(path).stem for path in changed if path and not is_test(path)}
-    for path in paths:
-        stem = PurePosixPath(path).name.partition(".")[0]
-        plain = re.sub(r"^test_|_test$|_spec$|Tests?$", "", stem)
-        if plain in stems and path not in changed and is_test(path):
-            yield path
-
-
-def _listed(names: Sequence[str], limit: int = 8) -> str:
-    more = f" and {len(names) - limit} more" if len(names) > limit else ""
-    return ", ".join(names[:limit]) + more
+def _by_worth(names: ChangedNames, found: Mapping[str, set[str]]) -> list[str]:
+    """Return files by the names that they have, a rare one weighing more. A name of many files counts where its class or its module
+    is named, too."""
+    files = Counter(word for words in found.values() for word in words)
+    defined = {f"def {name}": name for name in names.used}
+    wanted = {
+        name: (changed.weight / log2(1 + files[name]), (changed.owners or set(map(module_of, changed.of))) - {name})
+        for name, changed in names.wanted.items()
+        if name in files
+    }
+    worth: dict[str, float] = defaultdict(float)
+    for path, words in found.items():
+        for name in words & wanted.keys():
+            weight, qualifiers = wanted[name]
+            trust = 1.0 if not words.isdisjoint(qualifiers) else 0.3 if files[name] <= MAX_FILES_OF_A_NAME else 0
+            worth[path] += weight * trust
+        for word in words & defined.keys():
+            if names.used[defined[word]].may_be_defined_in(defined[word], path, files[word]):
+                worth[path] += USED_WEIGHT
+    return sorted((path for path in worth if worth[path]), key=lambda path: (-worth[path], path))
 
 
-def _sources(tree: Tree, paths: Sequence[str]) -> Iterator[Source]:
-    """Yield the texts of files within the bounds, without lock files, generated and minified files, and what is no text."""
+def _sources(tree: Tree, paths: Sequence[str]) -> tuple[list[Source], Iterator[str]]:
+    """Return the texts of files within the bounds, without lock files, generated and minified files, and what is no text; and which
+    were left out."""
     taken = Collection(parse_patterns(()), is_of_changes=True)
+    sources: list[Source] = []
     for path, data in _texts(tree, paths):
-        if len(data) > MAX_FILE_BYTES or taken.size + len(data) > MAX_BYTES:
-            continue
-        source = taken.take(decode_path(os.fsencode(path)), len(data), partial(bytes, data))
-        if source is not None and source.text.strip():
-            yield source.model_copy(update={"purpose": "repository"})
+        name = decode_path(os.fsencode(path))
+        if len(data) > MAX_FILE_BYTES:
+            taken.leave_out(name, f"larger than {MAX_FILE_BYTES // 1000} kB")
+        elif taken.size + len(data) > MAX_BYTES:
+            taken.leave_out(name, f"beyond {MAX_BYTES // 1_000_000} MB in all")
+        else:
+            source = taken.take(name, len(data), partial(bytes, data))
+            if source is not None and source.text.strip():
+                sources.append(source.model_copy(update={"purpose": "repository"}))
+    return sources, (f"names what the change is about, {line}" for line in taken.left_out)
 
 
 def _texts(tree: Tree, paths: Sequence[str]) -> Iterator[tuple[str, bytes]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from consilience.documents import (
@@ -16,6 +16,7 @@ from consilience.documents import (
     read_text_file,
     without_pictures,
 )
+from consilience.domain.document_shares import Purpose
 from consilience.domain.errors import SourceError
 from consilience.domain.messages import Source
 from consilience.domain.paths import expanded, too_long
@@ -33,7 +34,7 @@ from consilience.targets.git import Git
 from consilience.targets.ignore import parse_patterns
 from consilience.targets.material import commit_messages, read_given, rules_of_commit, rules_of_directory
 from consilience.targets.repository import Surroundings, read_surroundings, tree_of
-from consilience.targets.since import compared_at, new_texts, unreviewed
+from consilience.targets.since import compared_at, new_texts, renamed_since, unreviewed
 
 STANDARD_INPUT = "-"
 STANDARD_INPUT_NAME = "standard input"
@@ -57,8 +58,12 @@ class Target:
     """What is reviewed, as a noun phrase: `the changes main..HEAD`, `src/ and README.md`."""
     commit: str = ""
     """The commit whose files are reviewed; "" if these are in no commit."""
+    base: str = ""
+    """What that commit is compared with."""
     texts: Mapping[str, str] = field(default_factory=dict)
-    """Of the files asked for with `also`: their text, if they have any."""
+    """Of the files asked for with `also`: their text, if they have any, by the name that they have now."""
+    renamed: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    """Of those that were called otherwise at the commit given with them: the name that they have now."""
     not_searched: tuple[str, ...] = ()
     """What of the repository around a change was not looked at."""
     unread: tuple[str, ...] = ()
@@ -78,7 +83,8 @@ def read_target(
     directory: Path | None = None,
     standard_input: Callable[[], str] | None = None,
     since: str | None = None,
-    also: Sequence[str] = (),
+    since_base: str = "",
+    also: Sequence[tuple[str, str]] = (),
     context: Sequence[str | Path] = (),
     rules: str | Path | None = None,
     intent: Sequence[str | Path] = (),
@@ -93,9 +99,8 @@ def read_target(
     A file that is named is read whatever its name. Below a directory and in changes, lock files, generated and minified files,
     patches and files of more than 1 MB are left out unless `include`, in `.gitignore` syntax, names them; at most 1,000 files and
     10 MB are read there. `directory`, default: the current one, is where relative paths and Git begin. `standard_input` returns
-    the text for `-`. With `since`, a commit, only what is new in the change since then is read. `also` names files whose text
-    after the change is wanted. Raises `SourceError`.
-
+    the text for `-`. With `since`, a commit that was compared with `since_base`, only what is new in the change is read. `also` has
+    files whose text after the change is wanted, each with a commit at which it was called so, or "". Raises `SourceError`.
     Beside it are read: `rules`, by default the `REVIEW.md`, else `AGENTS.md` or `CLAUDE.md` of the base of a change, so that it
     cannot bring its own; `intent`, what the author says of the change, after the messages of its commits; `context`, what may be
     quoted and is not under review; `evidence`, SARIF of tools; of changes, files that name what they define, remove or call.
@@ -104,16 +109,14 @@ def read_target(
     are_changes = diff is not None or staged or not names
     collection = Collection(parse_patterns(include), is_of_changes=are_changes)
     place = directory or Path()
-    given = [
-        *([] if rules is None else read_given([os.fspath(rules)], place, "rules")),
-        *read_given([str(path) for path in intent], place, "intent"),
-        *read_given([str(path) for path in context], place, "context"),
-    ]
+    own_rules = () if rules is None else (rules,)
+    material: dict[Purpose, Sequence[str | Path]] = {"rules": own_rules, "intent": intent, "context": context}
+    given = [s for purpose, files in material.items() for s in read_given([str(f) for f in files], place, purpose)]
     if are_changes:
         if STANDARD_INPUT in names:
             raise SourceError("standard input has no changes", where=STANDARD_INPUT, do="Name paths, or none.")
         with Git(place) as git:
-            read = _read_changes(git, compare(git, diff, staged=staged), names, collection, since, also)
+            read = _read_changes(git, compare(git, diff, staged=staged), names, collection, (since, since_base), also)
     else:
         if since is not None:
             raise SourceError("only changes have a history", where="--since", do="Give a range: --diff main...HEAD.")
@@ -125,7 +128,9 @@ def read_target(
         _together(collection.sources, [*found, *given], read.around.sources),
         *(collection.left_out, read.title),
         commit=read.commit,
+        base=read.base,
         texts=read.texts,
+        renamed=read.renamed,
         not_searched=read.around.left_out,
         unread=collection.unread,
     )
@@ -147,22 +152,50 @@ class _Read:
     beside: Sequence[Source]
     around: Surroundings = field(default_factory=Surroundings)
     commit: str = ""
+    base: str = ""
     texts: Mapping[str, str] = field(default_factory=dict)
+    renamed: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
 
 def _read_changes(
-    git: Git, compared: Compared, names: Sequence[str], collection: Collection, since: str | None, also: Sequence[str]
+    git: Git,
+    compared: Compared,
+    names: Sequence[str],
+    collection: Collection,
+    since: tuple[str | None, str],
+    also: Sequence[tuple[str, str]],
 ) -> _Read:
     add_changes(git, compared, names, collection)
     title = f"{compared.title} in {_listed(names)}" if names else compared.title
-    if since is not None:
+    commit, base = since
+    if commit is not None:
         before = Collection(collection.include, is_of_changes=True)
-        add_changes(git, compared_at(git, compared, since), (), before)
+        add_changes(git, compared_at(git, compared, commit, base), (), before)
         collection.sources[:] = unreviewed(collection.sources, before.sources)
-        title = f"{title} that are new since {since[:12]}"
-    beside = [*rules_of_commit(git, compared), *commit_messages(git, compared)] if collection.sources else []
+        title = f"{title} that are new since {commit[:12]}"
+    beside, missed = _beside_changes(git, compared) if collection.sources else ([], [])
     around = read_surroundings(tree_of(git, compared), collection.sources)
-    return _Read(title, beside, around, compared.commit, new_texts(git, compared, also))
+    around = replace(around, left_out=(*missed, *around.left_out))
+    names_now = {
+        (old, commit): new
+        for commit in dict.fromkeys(commit for _, commit in also)
+        for old, new in renamed_since(git, compared, commit).items()
+    }
+    texts = new_texts(git, compared, (names_now.get(place, place[0]) for place in also))
+    base = compared.arguments[0] if compared.commit else ""
+    return _Read(title, beside, around, compared.commit, base, texts, names_now)
+
+
+def _beside_changes(git: Git, compared: Compared) -> tuple[list[Source], list[str]]:
+    """Return the rules of the project and the messages of the commits, and which of them cannot be read, and why."""
+    sources: list[Source] = []
+    missed: list[str] = []
+    for what, read in (("the rules of the project", rules_of_commit), ("the messages of the commits", commit_messages)):
+        try:
+            sources += read(git, compared)
+        except SourceError as error:
+            missed.append(f"{what}: {error}")
+    return sources, missed
 
 
 def _together(target: Sequence[Source], beside: Sequence[Source], around: Sequence[Source]) -> tuple[Source, ...]:

@@ -1,8 +1,8 @@
 """The steps of the GitHub action: `python -m consilience.integrations.pull_requests STEP DIRECTORY`.
 
-What they need is in environment variables, since inputs of a workflow are no text of a script: GITHUB_REPOSITORY, NUMBER,
-HEAD_REPOSITORY (that of the pull request's branch), BASELINE_FILE, MODEL, MAX_COST, and GH_TOKEN for `gh`. Only `state`, `post` and
-`resolve` have the token, and only `answer` has the key of the model.
+What they need is in environment variables, since inputs of a workflow are no text of a script. `state`, `post` and `resolve` have
+GH_TOKEN for `gh`, GITHUB_REPOSITORY, NUMBER, HEAD_REPOSITORY (that of the pull request's branch), and the first two NAME, that of
+the series of reviews. `answer` has MODEL and MAX_COST, and the key of the model. GIT_DIR is that of the checkout.
 """
 
 from __future__ import annotations
@@ -27,16 +27,14 @@ UNPROCESSABLE = 422
 
 def state(directory: Path) -> None:
     """Write what earlier reviews found, for `--since`, and the pull request, for `answer`."""
-    pull = _github().read()
+    pull = _github().read(_name())
     earlier = pull.earlier
     if earlier.commit:
         with Git(Path()) as git:
-            if git.commit(earlier.commit) is None:
-                _say(
-                    "notice",
-                    f"Commit {earlier.commit[:12]} is gone (a force-push): the whole change is reviewed again.",
-                )
-                earlier = earlier.model_copy(update={"commit": ""})
+            places = [place for place in (earlier.commit, earlier.base) if place]
+            if gone := [place for place in places if git.line("cat-file", "-t", place) is None]:
+                _say("notice", f"Commit {gone[0][:12]} is gone (a force-push): the whole change is reviewed again.")
+                earlier = earlier.model_copy(update={"commit": "", "base": ""})
     (directory / STATE).write_text(earlier.model_dump_json(exclude_defaults=True), encoding="utf-8")
     (directory / PULL).write_text(pull.model_dump_json(), encoding="utf-8")
 
@@ -45,22 +43,25 @@ def answer(directory: Path) -> None:
     """Write answers to what maintainers replied, as the model gives them."""
     pull = PullRequest.model_validate_json((directory / PULL).read_text(encoding="utf-8"))
     cost = os.environ.get("MAX_COST", "")
+    left = max(float(cost) - (_report(directory).ledger.actual.cost or 0), 0) if cost else None
+    if left == 0:
+        _say("notice", "max-cost is spent: replies are answered in the next run.")
+        return
     with Git(Path()) as git:
 
         def text_of(file: str) -> str | None:
             data = git.blob(f"{pull.head}:{file}")
             return None if data is None else data.decode("utf-8", "replace")
 
-        answers = answer_replies(pull, os.environ.get("MODEL") or None, text_of, float(cost) if cost else None)
+        answers = answer_replies(pull, os.environ.get("MODEL") or None, text_of, left)
     (directory / ANSWERS).write_text(answers.model_dump_json(), encoding="utf-8")
 
 
 def post(directory: Path) -> None:
     """Post what is new. The pull request is read again first, so that what another run has posted meanwhile is not posted."""
     github = _github()
-    pull = github.read()
-    report = ReviewReport.model_validate_json((directory / "report" / "report.json").read_text(encoding="utf-8"))
-    plan = plan_posting(report, pull)
+    pull = github.read(_name())
+    plan = plan_posting(_report(directory), pull)
     for note in plan.notes:
         print(note)
     for comment, body in plan.replies:
@@ -84,11 +85,10 @@ def post(directory: Path) -> None:
 
 
 def resolve(directory: Path) -> None:
-    """Resolve the program's own threads that say that they no longer apply, if nobody has replied to that."""
+    """Resolve the program's own threads, of all series, that say that they no longer apply, if nobody has replied to that."""
     github = _github()
     for thread in github.read().threads:
-        last = thread.comments[-1].own_mark
-        if thread.finding is not None and last is not None and last.is_gone and not thread.is_resolved:
+        if thread.finding is not None and thread.is_done and not thread.is_resolved:
             github.resolve(thread.id)
 
 
@@ -123,6 +123,14 @@ def main(arguments: list[str]) -> int:
 
 def _github() -> GitHub:
     return GitHub(os.environ.get("GITHUB_REPOSITORY", ""), os.environ.get("NUMBER", ""))
+
+
+def _name() -> str:
+    return os.environ.get("NAME", "")
+
+
+def _report(directory: Path) -> ReviewReport:
+    return ReviewReport.model_validate_json((directory / "report" / "report.json").read_text(encoding="utf-8"))
 
 
 def _say(kind: str, text: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pydantic import ValidationError
@@ -16,25 +16,30 @@ from consilience.integrations.pull_requests.threads import Comment, PostedReview
 TIMEOUT_SECONDS = 60
 PAGE = 100
 MAX_PAGES = 20
-"""Of threads, and of reviews."""
+"""Of threads, of comments in a thread, and of reviews. A pull request with more is refused: what is on the others is not known."""
 
-_COMMENT = "fullDatabaseId body url viewerDidAuthor authorAssociation author { __typename login }"
+_WRITTEN = "fullDatabaseId body url viewerDidAuthor author { __typename login } editor { login }"
+_COMMENTS = f"pageInfo {{ hasNextPage endCursor }} nodes {{ {_WRITTEN} authorAssociation }}"
 _THREADS = f"""
 query Threads($owner: String!, $name: String!, $number: Int!, $after: String) {{
   repository(owner: $owner, name: $name) {{ pullRequest(number: $number) {{
     headRefOid
     reviewThreads(first: {PAGE}, after: $after) {{
       pageInfo {{ hasNextPage endCursor }}
-      nodes {{ id isResolved resolvedBy {{ login }} comments(first: {PAGE}) {{ nodes {{ {_COMMENT} }} }} }}
+      nodes {{ id isResolved resolvedBy {{ login }} comments(first: {PAGE}) {{ {_COMMENTS} }} }}
     }}
   }} }}
+}}"""
+_MORE = f"""
+query Comments($thread: ID!, $after: String) {{
+  node(id: $thread) {{ ... on PullRequestReviewThread {{ comments(first: {PAGE}, after: $after) {{ {_COMMENTS} }} }} }}
 }}"""
 _REVIEWS = f"""
 query Reviews($owner: String!, $name: String!, $number: Int!, $after: String) {{
   repository(owner: $owner, name: $name) {{ pullRequest(number: $number) {{
     reviews(first: {PAGE}, after: $after) {{
       pageInfo {{ hasNextPage endCursor }}
-      nodes {{ fullDatabaseId body url viewerDidAuthor }}
+      nodes {{ {_WRITTEN} }}
     }}
   }} }}
 }}"""
@@ -63,21 +68,32 @@ class GitHub:
         self.number = int(number)
         self._pulls = f"repos/{repository}/pulls/{self.number}"
 
-    def read(self) -> PullRequest:
-        """Return the pull request with its threads and reviews."""
-        head, threads = self._pages(_THREADS, "reviewThreads")
-        _, reviews = self._pages(_REVIEWS, "reviews")
+    def read(self, name: str | None = None) -> PullRequest:
+        """Return the pull request with its threads and reviews; with a `name`, without those of other series of reviews."""
+        place = {"owner": self.owner, "name": self.name, "number": self.number}
         try:
-            return PullRequest(
-                head=head,
+            heads, threads = self._pages(
+                _THREADS, place, lambda data: data["repository"]["pullRequest"], "reviewThreads"
+            )
+            _, reviews = self._pages(_REVIEWS, place, lambda data: data["repository"]["pullRequest"], "reviews")
+            for thread in threads:
+                page = thread["comments"]["pageInfo"]
+                if page["hasNextPage"]:
+                    more = {"thread": thread["id"]}
+                    _, comments = self._pages(_MORE, more, lambda data: data["node"], "comments", page["endCursor"])
+                    thread["comments"]["nodes"] += comments
+            pull = PullRequest(
+                head=heads["headRefOid"],
+                name=name or "",
                 threads=tuple(_thread(node) for node in threads if node["comments"]["nodes"]),
                 reviews=tuple(
-                    PostedReview(id=str(node["fullDatabaseId"]), body=node["body"], is_own=node["viewerDidAuthor"])
+                    PostedReview(id=str(node["fullDatabaseId"]), body=node["body"], is_own=_is_own(node))
                     for node in reviews
                 ),
             )
         except (KeyError, TypeError, ValidationError) as error:
             raise GitHubError(f"GitHub's reply has another form: {error}", do="Report this.") from None
+        return pull if name is None else pull.of_series(name)
 
     def post_review(self, request: Mapping[str, object]) -> None:
         self._rest("POST", f"{self._pulls}/reviews", request)
@@ -91,25 +107,30 @@ class GitHub:
     def resolve(self, thread: str) -> None:
         self._graphql(_RESOLVE, {"thread": thread})
 
-    def _pages(self, query: str, connection: str) -> tuple[str, list[Any]]:
-        """Return the commit at the head, if the query asks for it, and the nodes of all pages."""
-        head, nodes, after = "", [], None
+    def _pages(
+        self,
+        query: str,
+        variables: Mapping[str, object],
+        owner_of: Callable[[Any], Any],
+        connection: str,
+        after: str | None = None,
+    ) -> tuple[Any, list[Any]]:
+        """Return what has the connection, as on the last page, and the nodes of all pages."""
+        nodes: list[Any] = []
         for _ in range(MAX_PAGES):
-            place = {"owner": self.owner, "name": self.name, "number": self.number, "after": after}
-            data = self._graphql(query, place)
+            data = self._graphql(query, {**variables, "after": after})
             try:
-                pull = data["repository"]["pullRequest"]
-                page = pull[connection]
-                head = pull.get("headRefOid", head)
-                nodes += page["nodes"]
-                after = page["pageInfo"]["endCursor"]
-                if not page["pageInfo"]["hasNextPage"]:
-                    return head, nodes
+                owner = owner_of(data)
+                page = owner[connection]
             except (KeyError, TypeError):
                 raise GitHubError(
                     f"there is no pull request {self.owner}/{self.name}#{self.number}, or the token cannot read it",
                     do="Give the job the permission pull-requests: read, or write to post.",
                 ) from None
+            nodes += page["nodes"]
+            after = page["pageInfo"]["endCursor"]
+            if not page["pageInfo"]["hasNextPage"]:
+                return owner, nodes
         raise GitHubError(
             f"the pull request has more than {MAX_PAGES * PAGE} of {connection}", do="Post nothing to it."
         )
@@ -151,13 +172,19 @@ class GitHub:
             raise GitHubError("the reply of gh is not JSON", do="Report this.") from None
 
 
+def _is_own(written: Any) -> bool:
+    """Return whether the account of the token wrote it, and nobody else was the last to edit it."""
+    editor = written["editor"]
+    return bool(written["viewerDidAuthor"] and (editor is None or editor == {"login": written["author"]["login"]}))
+
+
 def _thread(node: Any) -> ReviewThread:
     comments = [
         Comment(
             id=str(comment["fullDatabaseId"]),
             body=comment["body"],
             url=comment["url"],
-            is_own=comment["viewerDidAuthor"],
+            is_own=_is_own(comment),
             author=(comment["author"] or {}).get("login", ""),
             is_person=(comment["author"] or {}).get("__typename") == "User",
             association=comment["authorAssociation"],

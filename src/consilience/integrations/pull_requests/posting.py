@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from urllib.parse import urlsplit
 
-from consilience.domain.findings import KnownFinding, KnownStatus
+from consilience.domain.findings import EarlierReviews, KnownFinding, KnownStatus
 from consilience.domain.markdown import code_span
 from consilience.domain.messages import JsonObject
 from consilience.integrations.pull_requests.threads import PullRequest
@@ -19,7 +18,7 @@ EARLIER = "**Earlier findings**"
 """Begins the part of a review that a later run replaces."""
 STATUSES: Mapping[KnownStatus, str] = {
     "stands": "stands",
-    "gone": "no longer applies: its lines have changed",
+    "gone": "changed: its lines, or those that cause it, are no longer as they were",
     "dismissed": "dismissed",
     "accepted": "accepted",
 }
@@ -43,42 +42,41 @@ class Posting:
 
 
 def plan_posting(report: ReviewReport, pull: PullRequest) -> Posting:
-    """Return what to post for a report to a pull request as it is now."""
+    """Return what to post for a report to a pull request as it is now.
+
+    A thread is told that its finding no longer applies if the review is complete: else nobody has read what is there now.
+    """
     if report.reviewed_commit and report.reviewed_commit != pull.head:
         return Posting(
             notes=[f"Commit {report.reviewed_commit[:12]} is no longer the head: the run of the newer one posts."]
         )
-    new = tuple(f for f in report.findings if not f.identities or not pull.has(f.identities))
-    shown = report.model_copy(update={"findings": new})
+    gone = [entry for entry in report.known_findings if entry.status == "gone"]
+    new = tuple(f for f in report.findings if not f.identities or not pull.has(f.identities, gone))
     threads = {thread.id: thread for thread in pull.threads}
-    gone = [
-        threads[entry.thread]
-        for entry in report.known_findings
-        if entry.status == "gone" and entry.thread in threads and not threads[entry.thread].is_told_gone
-    ]
-    replies = [(thread.comments[0].id, _gone_text(report.reviewed_commit)) for thread in gone if not thread.is_resolved]
-    read_to = report.reviewed_commit if report.complete else pull.earlier.commit
+    told = [threads[entry.thread] for entry in gone if entry.thread in threads] if report.complete else []
+    text = _gone_text(report.reviewed_commit)
+    replies = [(t.comments[0].id, text) for t in told if not t.is_told_gone and not t.is_resolved]
     status = status_text(report.known_findings)
-    if new:
-        in_text = shown.model_copy(update={"hunks": ()})
-        return Posting(
-            replies,
-            review=shown.github_comments(read_to, status),
-            review_in_text=in_text.github_comments(read_to, status),
-        )
-    return Posting(replies, update=_update(pull, read_to, status), notes=["No new findings: no review is posted."])
+    if not new:
+        read = report.read_to or pull.earlier
+        return Posting(replies, update=_update(pull, read, status), notes=["No new findings: no review is posted."])
+
+    def request(shown: ReviewReport) -> JsonObject:
+        return shown.github_comments(pull.name, pull.earlier, status)
+
+    shown = report.model_copy(update={"findings": new})
+    return Posting(replies, review=request(shown), review_in_text=request(shown.model_copy(update={"hunks": ()})))
 
 
-def _update(pull: PullRequest, read_to: str, status: str) -> tuple[str, str] | None:
+def _update(pull: PullRequest, read: EarlierReviews, status: str) -> tuple[str, str] | None:
     """Return the last own review with its text brought up to date; None without one, or if nothing changes."""
     if not pull.own_reviews:
         return None
-    review, earlier = pull.own_reviews[-1]
+    review, mark = pull.own_reviews[-1]
     text = without_mark(review.body)
     kept = text.rpartition(f"\n\n{EARLIER}")[0] or text
-    body = marked(
-        f"{kept}\n\n{status}" if status else kept, Mark(review=earlier.model_copy(update={"commit": read_to}))
-    )
+    own = mark.model_copy(update={"commit": read.commit, "base": read.base})
+    body = marked(f"{kept}\n\n{status}" if status else kept, Mark(name=pull.name, review=own))
     return (review.id, body) if body != review.body and len(body) <= MAX_BODY_CHARS + 5_000 else None
 
 
@@ -102,7 +100,8 @@ def _one(entry: KnownFinding) -> str:
         f"{entry.severity} · {own.category}: {entry.title}" if entry.title else f"{entry.severity} · {own.category}",
         160,
     )
-    link = f"[{name}]({entry.url})" if urlsplit(entry.url).scheme == "https" and ")" not in entry.url else name
+    name += " · disputed" if entry.disputed else ""
+    link = f"[{name}]({entry.url})" if entry.url.partition("://")[0] == "https" and ")" not in entry.url else name
     who = f" by {code_span(entry.by)}: {prose(entry.reason, 200)}" if entry.status == "dismissed" else ""
     return f"{link} in {code_span(own.file)}: {STATUSES[entry.status]}{who}"
 

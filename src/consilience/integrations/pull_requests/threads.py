@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from markdown_it import MarkdownIt
+
 from consilience.domain.findings import EarlierReviews, Identity, KnownFinding
 from consilience.domain.report import Frozen
 from consilience.reporting.formats.marks import Mark, mark_in
 
 MAINTAINERS = frozenset({"OWNER", "MEMBER", "COLLABORATOR"})
 """Associations of people whose word dismisses a finding, and whose replies are answered."""
-_DISMISSAL = re.compile(r"^[ \t]*consilience:[ \t]*ignore\b[:\s]*(\S.*)", re.IGNORECASE | re.MULTILINE)
+_DISMISSAL = re.compile(r"^[ \t]*consilience:[ \t]*ignore\b[: \t]*([^\s:].*)", re.IGNORECASE | re.MULTILINE)
+_MARKDOWN = MarkdownIt("commonmark")
 MAX_REASON_CHARS = 300
 
 
@@ -22,7 +25,7 @@ class Comment(Frozen):
     body: str
     url: str = ""
     is_own: bool = False
-    """Whether the account of this program's token wrote it, by the word of the service."""
+    """Whether the account of this program's token wrote it, and nobody else has edited it, by the word of the service."""
     author: str = ""
     is_person: bool = False
     association: str = "NONE"
@@ -57,12 +60,19 @@ class ReviewThread(Frozen):
         return any(mark.is_gone for mark in self._own_marks)
 
     @property
+    def is_done(self) -> bool:
+        """Whether it says that its finding no longer applies, and nobody else has written after that."""
+        told = next((n for n, comment in enumerate(self.comments) if (m := comment.own_mark) and m.is_gone), None)
+        return told is not None and all(comment.is_own for comment in self.comments[told:])
+
+    @property
     def dismissal(self) -> tuple[str, str] | None:
         """Who dismissed its finding, and the reason: a maintainer who wrote `consilience: ignore REASON`, or who wrote the last
-        reply of a maintainer and resolved the thread. Own comments do not count, so that no text of a model dismisses anything."""
+        reply of a maintainer and resolved the thread. Own comments do not count, so that no text of a model dismisses anything,
+        and in a comment neither quotations nor blocks of code."""
         spoken = [comment for comment in self.comments if comment.is_by_maintainer]
         for comment in spoken:
-            if found := _DISMISSAL.search(comment.body):
+            if found := _DISMISSAL.search(_own_words(comment.body)):
                 return comment.author, _one_line(found[1])
         if self.is_resolved and spoken and spoken[-1].author == self.resolved_by and _one_line(spoken[-1].body):
             return spoken[-1].author, _one_line(spoken[-1].body)
@@ -82,6 +92,11 @@ class ReviewThread(Frozen):
     @property
     def _own_marks(self) -> list[Mark]:
         return [mark for comment in self.comments if (mark := comment.own_mark)]
+
+
+def _own_words(body: str) -> str:
+    """Return the paragraphs of a comment that are neither quoted nor code nor in a list."""
+    return "\n".join(token.content for token in _MARKDOWN.parse(body) if token.type == "inline" and token.level == 1)
 
 
 def _one_line(text: str) -> str:
@@ -105,9 +120,17 @@ class PullRequest(Frozen):
 
     head: str
     """The commit at its head."""
+    name: str = ""
+    """Of the series of reviews that is posted to it."""
     threads: tuple[ReviewThread, ...] = ()
     reviews: tuple[PostedReview, ...] = ()
     """The oldest first."""
+
+    def of_series(self, name: str) -> PullRequest:
+        """Return it without the threads and reviews of other series."""
+        threads = (thread for thread in self.threads if _is_of(thread.comments[0].own_mark, name))
+        reviews = (review for review in self.reviews if _is_of(review.own_mark, name))
+        return self.model_copy(update={"name": name, "threads": tuple(threads), "reviews": tuple(reviews)})
 
     @property
     def own_reviews(self) -> Sequence[tuple[PostedReview, EarlierReviews]]:
@@ -121,10 +144,11 @@ class PullRequest(Frozen):
         One that its thread says is gone is not among them: if its lines come back, it is news.
         """
         reviews = [review for _, review in self.own_reviews]
-        commits = [review.commit for review in reviews if review.commit]
+        read = [review for review in reviews if review.commit]
         known = [*self._in_threads(), *(entry for review in reviews for entry in review.known)]
-        distinct = {_key(entry.identities[0]): entry for entry in reversed(known) if entry.identities}
-        return EarlierReviews(commit=commits[-1] if commits else "", known=tuple(reversed(distinct.values())))
+        distinct = {(_key(entry.identities[0]), _key(entry.cause)): entry for entry in reversed(known)}
+        place = {"commit": read[-1].commit, "base": read[-1].base} if read else {}
+        return EarlierReviews(known=tuple(reversed(distinct.values())), **place)
 
     def _in_threads(self) -> Iterator[KnownFinding]:
         for thread in self.threads:
@@ -135,11 +159,22 @@ class PullRequest(Frozen):
                 found |= {"status": "dismissed", "by": dismissal[0], "reason": dismissal[1]}
             yield finding.model_copy(update=found)
 
-    def has(self, identities: Sequence[Identity]) -> bool:
-        """Return whether a finding with one of these identities was posted and is not told gone."""
-        posted = {_key(identity) for entry in self.earlier.known for identity in entry.identities}
+    def has(self, identities: Sequence[Identity], gone: Sequence[KnownFinding] = ()) -> bool:
+        """Return whether a finding with one of these identities was posted and is not gone, by its thread or as one of `gone`."""
+        are_gone = {(entry.thread, _digests(entry)) for entry in gone}
+        standing = (entry for entry in self.earlier.known if (entry.thread, _digests(entry)) not in are_gone)
+        posted = {_key(identity) for entry in standing for identity in entry.identities}
         return any(_key(identity) in posted for identity in identities)
 
 
-def _key(identity: Identity) -> Identity:
-    return identity.model_copy(update={"line": 0})
+def _is_of(mark: Mark | None, name: str) -> bool:
+    return mark is None or mark.name == name
+
+
+def _key(identity: Identity | None) -> Identity | None:
+    return identity.model_copy(update={"line": 0, "category": ""}) if identity else None
+
+
+def _digests(entry: KnownFinding) -> tuple[str, str]:
+    """Return what stays of a finding when lines move and files are renamed."""
+    return entry.identities[0].digest, entry.cause.digest if entry.cause else ""

@@ -21,7 +21,7 @@ from consilience.domain.sections import (
     Table,
     View,
 )
-from consilience.domain.wording import count
+from consilience.domain.wording import count, percent
 
 _SHARES: Mapping[str, str] = {
     "novelty": "Sentences of the answer that no agent had written before",
@@ -80,11 +80,6 @@ def _describe_call(*parts: str) -> str:
     *steps, call, agent = parts
     place = ".".join(steps).replace("-", " ")
     return f"{call.replace('-', ' ')} by {agent}" + (f" ({place})" if place else "")
-
-
-def format_share(part: float) -> str:
-    """`45 %`."""
-    return f"{part:.0%}".replace("%", " %")
 
 
 def format_score(value: float | None) -> str:
@@ -157,12 +152,10 @@ def key_figures(
     for name, value in metrics.items():
         series = _series(name, step)
         if series:
-            figure = (
-                format_score(value) if name.startswith("sibling") else "–" if value is None else format_share(value)
-            )
+            figure = format_score(value) if name.startswith("sibling") else "–" if value is None else percent(value)
             by_step.setdefault(series, []).append(figure)
         elif name in shares:
-            yield KeyFigure(name=shares[name], value="–" if value is None else format_share(float(value)))
+            yield KeyFigure(name=shares[name], value="–" if value is None else percent(float(value)))
         elif name not in _OMITTED:
             number = format_score(value) if value is None or isinstance(value, float) else f"{value:,}"
             yield KeyFigure(name=names.get(name, name.replace("_", " ")), value=number)
@@ -200,7 +193,7 @@ def ballot_section(ballots: Sequence[Ballot], pool: Mapping[str, float]) -> Sect
         final = {ballot.agent: ballot.position for ballot in ballots}
         line = " · ".join(f"{n} {position}" for position, n in Counter(final.values()).most_common())
         if pool:
-            shares = ", ".join(f"{position} {format_share(part)}" for position, part in pool.items())
+            shares = ", ".join(f"{position} {percent(part)}" for position, part in pool.items())
             line += f". All ballots of all rounds pooled: {shares}"
         blocks = (Paragraph(lead="Final ballots, cast in private:", text=line),)
     return Section(name="ballots", part="answer", blocks=blocks)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Annotated, Any, Literal, Protocol, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, PlainSerializer, PlainValidator
 
 from consilience.domain.messages import bare_label, is_no_finding
 from consilience.domain.notes import LongText
@@ -156,6 +156,13 @@ E = TypeVar("E", bound=Entry)
 
 LeftOut = Counter[tuple[str, Literal["surplus", "void"]]]
 """Entries of replies that were left out, by what they would be: beyond the cap of a reply, or none at all."""
+
+RecordedLeftOut = Annotated[
+    LeftOut,
+    PlainSerializer(lambda left_out: [[*entry, n] for entry, n in sorted(left_out.items())]),
+    PlainValidator(lambda rows: LeftOut({(what, why): n for what, why, n in rows})),
+]
+"""The same in the result of a round: a key of JSON is no pair."""
 
 
 def take(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -276,7 +276,7 @@ class Solo(BaselineProtocol):
             position=position,
             weighed=_weighed(value) if value else None,
             reviews=tuple(run.reviews),
-            **conclusion_fields(session, replace(reply, value=value.conclusion) if reply and value else None),
+            **conclusion_fields(session, reply.holding(value.conclusion) if reply and value else None),
         )
 
 

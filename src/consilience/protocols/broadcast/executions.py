@@ -18,7 +18,7 @@ from consilience.domain.report import Frozen
 from consilience.engine.work import Failure, Reply
 from consilience.protocols._common.conclusion import Conclusion, TextReply, TreeRun
 from consilience.protocols._common.presenting import describe_calls
-from consilience.protocols._common.remarks import LeftOut
+from consilience.protocols._common.remarks import LeftOut, RecordedLeftOut
 from consilience.protocols._common.revisions import loses_draft
 from consilience.protocols.broadcast.settings import (
     Evaluation,
@@ -175,7 +175,7 @@ class AgentExecution:
     failures: tuple[Failure, ...] = ()
     lost: int = 0
     """Revisions that kept less than a third of its text and did not replace it."""
-    left_out: LeftOut = field(default_factory=Counter)
+    left_out: RecordedLeftOut = field(default_factory=Counter)
 
     @property
     def standing(self) -> tuple[FlagRaised, ...]:

@@ -99,7 +99,8 @@ class Broadcast(BroadcastSettings):
         stop = StopReason.EXHAUSTED_STEPS
         for index in range(1, limit + 1):
             before = run.iterations[-1] if run.iterations else None
-            iteration = await family.iterate(ROOT, (index,), None, before, before.children if before else ())
+            work = family.iterate(ROOT, (index,), None, before, before.children if before else ())
+            iteration = await session.settled("iteration", index, IterationResult, work, replies=self.reply_types)
             run.iterations.append(iteration)
             if not session.has_quorum(run.opening(session.topology.leaves)):
                 return await conclude(session, self, run, StopReason.FAILED)

@@ -10,11 +10,11 @@ from typing import Annotated, ClassVar, Literal, Self, cast
 from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema, model_validator
 
 from consilience.domain.detail import capped
-from consilience.domain.messages import FreeText, is_empty_remark, is_no_finding
+from consilience.domain.messages import FreeText, Synthesis, is_empty_remark, is_no_finding
 from consilience.domain.outcome import Estimate
 from consilience.domain.positions import ConfidenceLevel
 from consilience.protocols._common.answers import BallotPattern
-from consilience.protocols._common.conclusion import AgainstReply, Conclusion
+from consilience.protocols._common.conclusion import AgainstReply, Conclusion, with_position
 from consilience.protocols._common.trees import (
     AnonymousPeers,
     LoopInstructions,
@@ -294,3 +294,9 @@ class BroadcastSettings(TreeProtocol):
     def estimate(self) -> Estimate:
         fewest = 0 if self.skip_when_satisfied else self.coordination_rounds
         return Estimate(min=self.calls(1, fewest), max=self.need(1))
+
+    @property
+    def reply_types(self) -> tuple[type[BaseModel], ...]:
+        """The types of the replies of an iteration."""
+        sealed = [with_position(reply, self.answer_pattern) for reply in (SealedReflection, SealedCoordination)]
+        return (Goal, Synthesis, Reflection, Coordination, Evaluation, CoordinatorSynthesis, *sealed)

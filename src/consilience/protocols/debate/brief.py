@@ -11,12 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from consilience.domain.outcome import StopReason
 from consilience.domain.report import FailedCall
 from consilience.domain.sections import Block, Bullets, Item, Paragraph, Refs
-from consilience.domain.wording import count, join_names
-from consilience.protocols._common.presenting import format_share
+from consilience.domain.wording import count, join_names, percent
 from consilience.protocols.debate.attention import NOTICED
 from consilience.protocols.debate.moves import ACTIVE, BLOCKED, CRITERIA, FAILURES, FIRM, REGIMES, SIDES, STAGES, Side
 from consilience.protocols.debate.records import Crux
-from consilience.protocols.debate.scoring import is_split
+from consilience.protocols.debate.scoring import is_split, sides_by_question
 from consilience.protocols.debate.single import unread_documents
 from consilience.protocols.debate.state import (
     DebateData,
@@ -46,7 +45,7 @@ def headline(report: DebateData) -> Iterator[Block]:
     finals = report.final_refs
     is_plural, rechecks = len(report.propositions) > 1, () if report.told else report.rechecks
     for n, text in enumerate(report.propositions):
-        sides = [ballot.positions[n] for ballot in report.final.values()]
+        sides = report.positions_on(n)
         voted = f"secret final ballots of {len(sides)} of {count(len(report.debaters), 'agent')}{_on_models(report)}"
         label = f"Proposition {n + 1}: {text}" if is_plural else text
         verdict = f"{_verdict(sides, len(report.debaters))}: {tally(sides)}{when_cast(rechecks, f'p{n + 1}')}"
@@ -73,17 +72,11 @@ def _regime(report: DebateData) -> str:
     sides = [side for ballot in report.final.values() for side in (*ballot.positions, *ballot.questions.values())]
     if report.regime == "consensus" and ("UNCERTAIN" in sides or len(report.final) < len(report.debaters)):
         return "No firm disagreement in the final ballots: no question has firm answers on both sides."
-    if report.regime == "partial" and not any(is_split(cast) for cast in _sides_by_question(report).values()):
+    if report.regime == "partial" and not any(
+        is_split(cast) for cast in sides_by_question(report.final.values()).values()
+    ):
         return "Partial: a question was split when its ballots were cast, and is not since some were cast again."
     return REGIMES[report.regime]
-
-
-def _sides_by_question(state: DebateState) -> dict[object, list[Side]]:
-    sides: dict[object, list[Side]] = {}
-    for ballot in state.final.values():
-        for question, side in (*enumerate(ballot.positions), *ballot.questions.items()):
-            sides.setdefault(question, []).append(side)
-    return sides
 
 
 def _on_models(report: DebateData) -> str:
@@ -194,8 +187,7 @@ def _decide_today(report: DebateData) -> Iterator[Block]:
     several = len(report.propositions) > 1
     parts = []
     for n, decided in enumerate(report.decided):
-        sides = [ballot.positions[n] for ballot in report.final.values()]
-        parts.append(f"{f'proposition {n + 1}: ' if several else ''}{_decided(decided, sides)}")
+        parts.append(f"{f'proposition {n + 1}: ' if several else ''}{_decided(decided, report.positions_on(n))}")
     first = f" First: {report.first_step}" if report.first_step else ""
     yield Paragraph(
         lead="If you must decide today:", text=f"{'; '.join(parts)}.{first}", refs=("closing", *report.final_refs)
@@ -238,7 +230,7 @@ def _turning_points(report: DebateData) -> Iterator[Block]:
         if not turning and report.cruxes:
             basis = "No tested answer to a crux" if report.tests else "By what the agents declared, no answer to a crux"
             proposition_note = f" on proposition {n + 1}" if several else ""
-            refs = _test_refs(report) or report.final_refs
+            refs = tuple(key for test in report.tests for key in test.keys(test.ballots)) or report.final_refs
             yield Paragraph(text=f"{basis} turns the majority{proposition_note}.", refs=refs)
 
 
@@ -255,8 +247,7 @@ def _tested(report: DebateData, n: int, decided: str) -> Iterator[tuple[str, Ref
             crux = report.number_of(test.thread)
             text = f"the answer to crux {crux} is {SIDES[test.stipulated]}. When told so: {tally(sides)}"
             flipped = [a for a, ballot in test.ballots.items() if ballot.positions[n] == other]
-            refs = tuple(f"test/{test.thread}/{test.stipulated}/{agent}" for agent in (*flipped, *test.ballots))
-            yield f"{text}.", tuple(dict.fromkeys(refs))
+            yield f"{text}.", test.keys(dict.fromkeys((*flipped, *test.ballots)))
 
 
 def _declared(state: DebateState, n: int, decided: str) -> Iterator[tuple[str, Refs]]:
@@ -276,10 +267,6 @@ def _declared(state: DebateState, n: int, decided: str) -> Iterator[tuple[str, R
 def _would_flip_against(crux: Crux, agent: str, answer: Side) -> bool:
     flip = crux.flips.get(agent)
     return flip is not None and flip.flips_on(answer)
-
-
-def _test_refs(report: DebateData) -> Refs:
-    return tuple(f"test/{test.thread}/{test.stipulated}/{agent}" for test in report.tests for agent in test.ballots)
 
 
 # --- the worst news
@@ -340,9 +327,8 @@ def _misreported(report: DebateData) -> Iterator[Item]:
 # --- how far to trust it
 
 
-def trust_items(report: DebateData) -> Iterator[Item]:
-    """What the mechanics of the debate say about its worth."""
-    metrics = report.system_metrics
+def evidence_items(report: DebateData) -> Iterator[Item]:
+    """On how many verified words of documents the debate rests."""
     evidence = [m for m in report.messages if m.move == "PROVIDE_EVIDENCE"]
     if evidence:
         memory = [m for m in evidence if m.from_memory]
@@ -355,12 +341,18 @@ def trust_items(report: DebateData) -> Iterator[Item]:
         )
     elif report.messages:
         yield Item(text="Messages of evidence: none.", refs=report.last_refs)
+
+
+def trust_items(report: DebateData) -> Iterator[Item]:
+    """What the mechanics of the debate say about its worth."""
+    metrics = report.system_metrics
+    yield from evidence_items(report)
     if metrics.attended:
         mode = {"keyword": "shared words", "embedding": "similarity of meaning"}.get(report.attention_mode, "attention")
         yield Item(
             text=f"Attention by {mode}: of {count(metrics.attended, 'reply')} to a message of the "
             f"agent's own choice, {metrics.attended_highly} answered one with a score of at least {NOTICED:g} "
-            f"({format_share(metrics.attended_highly / metrics.attended)}).",
+            f"({percent(metrics.attended_highly / metrics.attended)}).",
             refs=tuple(message.id for message in report.messages if message.attention is not None),
         )
     if metrics.messages_blocked:
@@ -393,7 +385,7 @@ def _lock_items(report: DebateData) -> Iterator[Item]:
                 yield Item(text=f"Lock {n} of {thread_name(thread.id)} failed: {failures}.", refs=before[-1:])
     if metrics.steelman_attempts:
         rate = metrics.steelman_accuracy_rate
-        graded = "none was graded" if rate is None else f"{format_share(rate)} of the graded ones accepted"
+        graded = "none was graded" if rate is None else f"{percent(rate)} of the graded ones accepted"
         retries = f", {metrics.steelman_retries} of them another try" if metrics.steelman_retries else ""
         refs = tuple(steelman.message for thread in report.threads for steelman in thread.steelmen)
         yield Item(

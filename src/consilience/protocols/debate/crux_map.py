@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from string import ascii_uppercase
+from textwrap import wrap
 from typing import Literal
 
 from consilience.domain.sections import Block, Edge, Graph, GraphPanel, Node, Paragraph, Table, View
@@ -22,6 +23,10 @@ _LEGEND = (
 )
 
 
+LABEL_CHARS = 20
+"""Of a question on a line of its box, which has two."""
+
+
 def crux_map(state: DebateState, found: Sequence[Coalition], below: Iterable[Block] = ()) -> View:
     """Return the map, with the coalitions `found` so far and a table of its nodes; `below` that come the arguments of its edges."""
     threads = [crux.thread for crux in state.cruxes]
@@ -32,11 +37,12 @@ def crux_map(state: DebateState, found: Sequence[Coalition], below: Iterable[Blo
     for n, crux in enumerate(state.cruxes, 1):
         sides = [(letter, coalition.positions.get(crux.thread)) for letter, coalition in coalitions]
         said = [f"{letter} {SIDES[side]}" for letter, side in sides if side]
+        first, *second = wrap(f"{n}. {crux.question}", LABEL_CHARS, max_lines=2, placeholder=" …")
         nodes.append(
             Node(
                 id=crux.thread,
-                label=f"{n}. {crux.question}",
-                note=" · ".join(said) or "no coalition agrees on it",
+                label=first,
+                note="\n".join((*second, " · ".join(said) or "no coalition agrees on it")),
                 level=levels[crux.thread],
                 tone="plain" if crux.validated else "quiet",
                 tip=f"{n}. {crux.question}: {', '.join(said) or 'no coalition agrees on it'}",

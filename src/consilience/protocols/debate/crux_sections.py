@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from consilience.domain.sections import Block, Bullets, Details, Item, Paragraph, QuoteBlock, Subheading, Table
-from consilience.domain.wording import count, join_names
-from consilience.protocols._common.presenting import bullets, format_share
+from consilience.domain.wording import count, join_names, percent
+from consilience.protocols._common.presenting import bullets
 from consilience.protocols.debate.moves import ACTIVE, FIRM, SIDES, STAGES, GivesUpIf, Side
 from consilience.protocols.debate.records import Coalition, Crux, Dependency, ThreadRecord
 from consilience.protocols.debate.state import (
@@ -51,11 +51,11 @@ def crux_blocks(report: DebateData) -> Iterator[Block]:
         yield _crux_table(crux, report, records)
         if records:
             yield Paragraph(text=_tested(crux, report, records), refs=tested_refs(crux.thread, records))
-        yield from _best_statements(crux, thread, report)
+        yield from best_statements(crux, thread, report)
         yield from bullets([*_reasons(crux, report), *steelman_items(thread, report)])
         yield from _concessions(thread, report)
         yield Paragraph(lead="Crux score:", text=_score(crux, report), refs=refs)
-        if criteria := list(_criteria(crux, thread, report)):
+        if criteria := list(criteria_items(crux, thread, report)):
             lead = "What would settle it, and change the mind of whoever is named:"
             yield Paragraph(lead=lead, text="", refs=criteria[0].refs)
             yield Bullets(items=tuple(criteria))
@@ -163,7 +163,7 @@ def _hangs(agent: str, crux: Crux) -> str:
     return f"{depends}, {certainty(flip.confidence)}"
 
 
-def _best_statements(crux: Crux, thread: ThreadRecord, state: DebateState) -> Iterator[Block]:
+def best_statements(crux: Crux, thread: ThreadRecord, state: DebateState) -> Iterator[Block]:
     """The commitment with the highest confidence of either side, whole, as it was made, also by an agent that has left the side."""
     best: dict[Side, tuple[float, QuoteBlock]] = {}
     commitments = {commitment.agent: commitment.message for commitment in thread.commitments}
@@ -241,7 +241,7 @@ def _score(crux: Crux, state: DebateState) -> str:
     score, agents = crux.score, len(state.debaters)
     flipping = sum(flip.would_flip for flip in crux.flips.values())
     yes, no = (sum(position.side == side for position in crux.positions.values()) for side in FIRM)
-    certainty = f"they are {format_share(score.impact)} sure of that" if flipping else "so nobody's certainty counts"
+    certainty = f"they are {percent(score.impact)} sure of that" if flipping else "so nobody's certainty counts"
     tested = crux.observed_score
     both = f"{score.score:.2f} as declared, {tested.score:.2f} when told so. " if tested else ""
     return (
@@ -251,7 +251,7 @@ def _score(crux: Crux, state: DebateState) -> str:
     )
 
 
-def _criteria(crux: Crux, thread: ThreadRecord, state: DebateState) -> Iterator[Item]:
+def criteria_items(crux: Crux, thread: ThreadRecord, state: DebateState) -> Iterator[Item]:
     """The falsifiers, each with the agents that named it; criteria of the crystallizer's own without a name."""
     by: dict[str, list[str]] = {}
     derived = {p.falsifier.words() for p in crux.positions.values() if p.falsifier and p.falsifier.derived}

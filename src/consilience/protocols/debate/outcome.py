@@ -32,6 +32,7 @@ from consilience.protocols.debate.scoring import (
     is_split,
     regime_of,
     roots_of,
+    sides_by_question,
 )
 from consilience.protocols.debate.single import added_sentence, single_record
 from consilience.protocols.debate.state import WHEN_CAST, SystemMetrics, tally, thread_name, when_cast
@@ -91,7 +92,7 @@ async def conclude(floor: Floor, run: DebateRun, stop: StopReason = StopReason.S
     cast = {} if told else as_cast(final, rechecks)
     split_when_cast = any(is_split(sides.values()) for sides in cast.values())
     validated = {crux.thread for crux in cruxes if crux.validated}
-    regime = regime_of(_sides(final), validated, split_when_cast=split_when_cast)
+    regime = regime_of(sides_by_question(final), validated, split_when_cast=split_when_cast)
     description = _regime_words(floor, final, cruxes, when_cast(rechecks, "p1"))
     declared = conclusion_fields(session, answer)
     undecided: tuple[ClosingSide, ...] = tuple("UNDECIDED" for _ in floor.framing.propositions)
@@ -207,17 +208,6 @@ def _first_step(answer: Reply[ClosingReply] | None) -> str:
     return "" if is_empty_remark(step) else step
 
 
-def _sides(final: Sequence[DebateBallot]) -> dict[str, list[Side]]:
-    """The final sides on every question, by proposition number or thread."""
-    sides: dict[str, list[Side]] = {}
-    for ballot in final:
-        for n, side in enumerate(ballot.positions, 1):
-            sides.setdefault(f"p{n}", []).append(side)
-        for thread, side in ballot.questions.items():
-            sides.setdefault(thread, []).append(side)
-    return sides
-
-
 def final_cruxes(floor: Floor) -> list[Crux]:
     """Cruxes of threads, the highest score first."""
     cruxes = [thread.crux for thread in floor.threads.values() if thread.crux is not None]
@@ -267,7 +257,7 @@ def _regime_words(floor: Floor, final: Sequence[DebateBallot], cruxes: Sequence[
     """The regime in a sentence, from the figures. `changed` answers on the first proposition were other ones when cast."""
     if not final:
         return NO_BALLOT
-    counts, seats = _sides(final), len(floor.debaters)
+    counts, seats = sides_by_question(final), len(floor.debaters)
     first = tally(counts["p1"]) if "p1" in counts else ""
     split = sum({"YES", "NO"} <= set(sides) for sides in counts.values())
     missing = f"; {seats - len(final)} of {seats} agents cast no final ballot" if len(final) < seats else ""

@@ -11,6 +11,7 @@ from consilience.domain.outcome import StopReason
 from consilience.domain.report import Forecast, UnfinishedSession
 from consilience.domain.sections import Presentation
 from consilience.protocols.debate.moves import FIRM, Side, TurnKind
+from consilience.protocols.debate.plain import plain_presentation
 from consilience.protocols.debate.progress import extend_progress, note_line
 from consilience.protocols.debate.records import Crux, CruxPosition, ThreadRecord
 from consilience.protocols.debate.sections import presentation
@@ -82,6 +83,9 @@ class DebateReport(DebateData):
 
     def presentation(self) -> Presentation:
         return presentation(self)
+
+    def plain_presentation(self) -> Presentation:
+        return plain_presentation(self)
 
     def debate_json(self) -> object:
         """Return the seed's final JSON, in its camelCase."""

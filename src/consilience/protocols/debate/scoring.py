@@ -307,6 +307,16 @@ def is_split(sides: Collection[Side | None]) -> bool:
     return set(FIRM) <= set(sides)
 
 
+def sides_by_question(ballots: Iterable[DebateBallot]) -> dict[str, list[Side]]:
+    """Return the sides of ballots on every question, by proposition (`p1`) or thread."""
+    sides: dict[str, list[Side]] = {}
+    for ballot in ballots:
+        positions = {f"p{n}": side for n, side in enumerate(ballot.positions, 1)}
+        for question, side in {**positions, **ballot.questions}.items():
+            sides.setdefault(question, []).append(side)
+    return sides
+
+
 # --- coalitions
 
 MIN_CRUXES = MIN_POSITIONS = 3

@@ -200,7 +200,7 @@ def _comparison_rows(report: DebateData, single: SingleCall) -> Iterator[tuple[s
     several = len(report.propositions) > 1
     for n, position in enumerate(single.positions):
         decided = SIDES[report.decided[n]] if report.decided else "no answer"
-        votes = tally([ballot.positions[n] for ballot in report.final.values()])
+        votes = tally(report.positions_on(n))
         name = f"proposition {n + 1}" if several else "answer"
         sure = f", {certainty(single.confidence)}" if n == 0 else ""
         yield name, f"{decided} (ballots: {votes or 'none'})", f"{SIDES[position]}{sure}"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 from consilience.domain.positions import PositionChange
 from consilience.domain.report import Frozen
+from consilience.domain.sections import Refs
 from consilience.protocols.debate.moves import Side
 from consilience.protocols.debate.records import DebateBallot
 
@@ -26,6 +28,10 @@ class CruxTest(Frozen):
     stipulated: Literal["YES", "NO"]
     ballots: dict[str, StipulatedBallot] = {}
     """By agent; an agent without a reply is missing."""
+
+    def keys(self, agents: Iterable[str]) -> Refs:
+        """Return the calls that asked these agents."""
+        return tuple(f"test/{self.thread}/{self.stipulated}/{agent}" for agent in agents)
 
 
 class PlaceboTest(Frozen):

@@ -108,6 +108,10 @@ class Decompose(TreeProtocol):
         """The children's texts, the agent's own part and text."""
         return self.children + 2
 
+    def quoted_by(self, agent: str) -> int:
+        """A worker is shown its part only."""
+        return self.max_quoted_replies if self.topology().children[agent] else 1
+
     def topology(self) -> Topology:
         """The tree, without circles: no agent reads a sibling."""
         return super().topology().model_copy(update={"circles": ()})

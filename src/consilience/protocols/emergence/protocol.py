@@ -18,8 +18,9 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import BaseModel, Field, model_validator
 
 from consilience.domain.detail import Detail
+from consilience.domain.messages import LeafReply
 from consilience.domain.outcome import Check, Estimate, StopReason
-from consilience.domain.positions import Ballot, one_sided, unchanged
+from consilience.domain.positions import BallotReply, one_sided, unchanged
 from consilience.domain.validation import Unfit
 from consilience.engine.conditions import ConditionInput, StopCondition, TextStable
 from consilience.engine.prompt import Prompt
@@ -37,8 +38,16 @@ from consilience.protocols._common.trees import (
     peer_labels,
 )
 from consilience.protocols.emergence.report import EmergenceReport, conclude
-from consilience.protocols.emergence.rounds import PERSPECTIVES, FamilyResult, Nudge, RoundRun
-from consilience.protocols.emergence.turns import EmergenceRun, RootRevision
+from consilience.protocols.emergence.rounds import PERSPECTIVES, Nudge, RoundRun
+from consilience.protocols.emergence.turns import (
+    EmergenceRun,
+    ObservationReply,
+    PeerReply,
+    RevisitReply,
+    RootReply,
+    RootRevision,
+    RoundResult,
+)
 
 BRIEF_MAX_ROUNDS = 2
 """Rounds of models that are asked briefly."""
@@ -100,12 +109,11 @@ class Emergence(TreeProtocol):
         run = EmergenceRun(labels=peer_labels(session.topology, self.anonymous_peers))
         limit = step_limit(session, self.max_rounds)
         stop = StopReason.EXHAUSTED_STEPS
-        nudges: dict[str, Nudge] = {}
         for index in range(1, limit + 1):
-            round_run = self._round(session, run, index, nudges)
-            result = await round_run.family(ROOT)  # leaf_respond, lateral and observe, from the leaves to the root
-            await self._add_round(session, run, result, nudges)
-            if not round_run.is_quorum(result.below):
+            work = self._run_round(session, run, index)
+            result = await session.settled("round", index, RoundResult, work, replies=self._reply_types)
+            await self._add_round(session, run, result)
+            if not self._round(session, run, index, {}).is_quorum(result.turns):
                 return await self._conclude(session, run, StopReason.FAILED)
             if session.limit_hit:
                 break
@@ -115,7 +123,6 @@ class Emergence(TreeProtocol):
             if check is not None and check.met:
                 stop = self._verdict(run)
                 break
-            nudges = await self._signal_down(round_run, result) if self.signals and index < limit else {}
         await self._finalize(session, run)
         return await self._conclude(session, run, stop)
 
@@ -124,32 +131,51 @@ class Emergence(TreeProtocol):
         previous = run.rounds[-1] if run.rounds else {}
         return RoundRun(session, self.answer_pattern, self.leaf_reask, index, previous, nudges, run.labels, run.book)
 
-    async def _add_round(
-        self, session: Session, run: EmergenceRun, result: FamilyResult, nudges: Mapping[str, Nudge]
-    ) -> None:
-        """Record a round: the nudges it began with, turns, failures, objections, the root's text and the ballots cast in it."""
+    async def _run_round(self, session: Session, run: EmergenceRun, index: int) -> RoundResult:
+        """signal_down, then leaf_respond, lateral and observe, from the leaves to the root; and await the ballots cast in it."""
+        nudges = await self._signal_down(session, run, index - 1) if self.signals and index > 1 else {}
+        result = await self._round(session, run, index, nudges).family(ROOT)
         sent = {node: await pending for node, pending in nudges.items()}
-        run.nudges.append({node: reply for node, reply in sent.items() if isinstance(reply, Reply)})
+        cast = {key: await pending for key, pending in result.ballots.items()}
+        ballots = {
+            step: {leaf: reply for (n, leaf), reply in cast.items() if n == step and isinstance(reply, Reply)}
+            for step in sorted({step for step, _ in cast})
+        }
+        return RoundResult(result.turns, sent, ballots)
+
+    @property
+    def _reply_types(self) -> tuple[type[BaseModel], ...]:
+        """The types of the replies of a round."""
+        of_root = [with_position(reply, self.answer_pattern) for reply in (RootReply, RootRevision)]
+        return (
+            LeafReply,
+            RevisitReply,
+            ObservationReply,
+            PeerReply,
+            with_position(BallotReply, self.answer_pattern),
+            *of_root,
+        )
+
+    async def _add_round(self, session: Session, run: EmergenceRun, result: RoundResult) -> None:
+        """Record a round: the nudges it began with, turns, failures, objections, the root's text and the ballots cast in it."""
+        run.nudges.append({node: reply for node, reply in result.nudges.items() if isinstance(reply, Reply)})
         turns = {turn.agent: turn for turn in result.turns}
         run.rounds.append(turns)
         in_order = [turns[agent] for agent in session.topology.agents]
         run.book.raised(objection for turn in in_order for objection in turn.objections)
         run.book.met([met for turn in in_order for met in turn.met])
         run.left_out = sum((turn.left_out for turn in in_order), run.left_out)
-        if result.top.response is not None:
-            run.closing = result.top.response
-            run.texts.append(run.closing)
-        failed = [reply for reply in sent.values() if isinstance(reply, Failure)]
+        if (answer := turns[ROOT].response) is not None:
+            run.closing = answer
+            run.texts.append(answer)
+        failed = [reply for reply in result.nudges.values() if isinstance(reply, Failure)]
         failed += [failure for turn in turns.values() for failure in turn.failures]
-        for step in sorted({step for step, _ in result.ballots}):
-            ballots: dict[str, Ballot] = {}
-            for leaf, pending in [(leaf, pending) for (s, leaf), pending in result.ballots.items() if s == step]:
-                reply = await pending
-                if isinstance(reply, Reply) and (
-                    ballot := await read_ballot(session, self.answer_pattern, run.spellings, step, reply)
-                ):
-                    ballots[leaf] = ballot
-            run.ballots.append(ballots)
+        for step, cast in result.ballots.items():
+            ballots = {
+                leaf: await read_ballot(session, self.answer_pattern, run.spellings, step, reply)
+                for leaf, reply in cast.items()
+            }
+            run.ballots.append({leaf: ballot for leaf, ballot in ballots.items() if ballot is not None})
         run.silences = tuple(self._silences(session, run, failed))
 
     def _silences(self, session: Session, run: EmergenceRun, failed: Sequence[Failure]) -> Iterator[str]:
@@ -191,11 +217,10 @@ class Emergence(TreeProtocol):
         objected = "declared" in self.chosen_test and run.book.count("stands") > 0
         return StopReason.STALLED if split or objected else StopReason.CONVERGED
 
-    async def _signal_down(self, round_run: RoundRun, result: FamilyResult) -> dict[str, Nudge]:
-        """Every parent with a text nudges its children. A child waits for its own parent's nudge only."""
-        session, turns = round_run.session, {turn.agent: turn for turn in result.turns}
-        sent: dict[str, Nudge] = {}
-        async with session.phase("signal_down", round_run.index):
+    async def _signal_down(self, session: Session, run: EmergenceRun, index: int) -> dict[str, Nudge]:
+        """After a round every parent with a text nudges its children. A child waits for its own parent's nudge only."""
+        round_run, turns, sent = self._round(session, run, index, {}), run.rounds[-1], dict[str, Nudge]()
+        async with session.phase("signal_down", index):
             for node in session.topology.agents:
                 children = [turns[child] for child in session.topology.children[node]]
                 own_text = turns[node].text

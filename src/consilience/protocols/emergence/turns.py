@@ -12,10 +12,16 @@ from pydantic import BaseModel, Field
 from consilience.domain.detail import capped
 from consilience.domain.messages import ClaimReply, FreeText, Label, LeafReply, ObjectionLabel, bare_label
 from consilience.domain.outcome import Check
-from consilience.domain.positions import Ballot, Spellings, last_of
+from consilience.domain.positions import Ballot, BallotReply, Spellings, last_of
 from consilience.engine.work import Failure, Reply
 from consilience.protocols._common.conclusion import Conclusion, TextReply, TreeRun
-from consilience.protocols._common.remarks import LeftOut, ObjectionBook, ObjectionMet, ObjectionRaised
+from consilience.protocols._common.remarks import (
+    LeftOut,
+    ObjectionBook,
+    ObjectionMet,
+    ObjectionRaised,
+    RecordedLeftOut,
+)
 
 # Replies: typed decisions and lists first, one free text last, which alone is required.
 
@@ -94,7 +100,7 @@ class RootRevision(Conclusion, _ListsChanges):
     """A later text of the root, which may be the answer. `changes` are what is new in it, with the texts that caused that."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Turn:
     """What one agent did in one round."""
 
@@ -112,26 +118,30 @@ class Turn:
     """Points of its first text of the round. They belong to that text: one revised in lateral talk contains them."""
     objections: tuple[ObjectionRaised, ...] = ()
     met: tuple[ObjectionMet, ...] = ()
-    left_out: LeftOut = field(default_factory=Counter)
+    left_out: RecordedLeftOut = field(default_factory=Counter)
     failures: tuple[Failure, ...] = ()
+    stances: tuple[Stance | None, ...] = ()
+    """What its replies of the round declare, in order; None for one without a declaration."""
 
     def altered(self, **fields: object) -> Turn:
         """Return a copy with these fields. With `dataclasses.replace` copies of turns took a tenth of a run's CPU."""
         turn = object.__new__(Turn)
-        turn.__dict__.update(self.__dict__, **fields)
+        for name in Turn.__slots__:
+            object.__setattr__(turn, name, fields[name] if name in fields else getattr(self, name))
         return turn
 
     def responded(self, reply: TextReply | Failure, points: tuple[str, ...] = ()) -> Turn:
         """After its first call of the round. Without a reply the earlier text stands."""
         if isinstance(reply, Failure):
             return self.altered(failures=(reply,))
-        return self.altered(response=reply, text=reply, points=points)
+        return self.altered(response=reply, text=reply, points=points, stances=(declared_stance(reply.value),))
 
     def revised_by(self, reply: Reply[PeerReply] | Failure) -> Turn:
         """After lateral talk."""
         if isinstance(reply, Failure):
             return self.altered(failures=(*self.failures, reply))
-        return self.altered(lateral=reply, before=self.text, text=reply)
+        stances = (*self.stances, declared_stance(reply.value))
+        return self.altered(lateral=reply, before=self.text, text=reply, stances=stances)
 
     @property
     def replied(self) -> bool:
@@ -145,14 +155,12 @@ class Turn:
     @property
     def stance(self) -> Stance | None:
         """What its last reply of the round declares; None without a declaration."""
-        last = self.lateral or self.response
-        return declared_stance(last.value) if last is not None else None
+        return self.stances[-1] if self.stances else None
 
     @property
     def declared(self) -> Stance | None:
         """What it declares of the round: changed if any reply says so, else what the last one says."""
-        stances = [declared_stance(reply.value) for reply in (self.response, self.lateral) if reply is not None]
-        return "changed" if "changed" in stances else stances[-1] if stances else None
+        return "changed" if "changed" in self.stances else self.stance
 
     @property
     def kept(self) -> bool:
@@ -165,6 +173,17 @@ class Turn:
         if self.lateral is None:
             return False
         return self.before is None or self.lateral.text.split() != self.before.text.split()
+
+
+@dataclass(frozen=True)
+class RoundResult:
+    """What a round gave."""
+
+    turns: tuple[Turn, ...]
+    nudges: dict[str, Reply[str] | Failure]
+    """Those it began with, by parent."""
+    ballots: dict[int, dict[str, Reply[BallotReply]]]
+    """Those cast in it, by step and leaf."""
 
 
 @dataclass

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from consilience.domain.hierarchies import CRITIC
@@ -23,6 +23,7 @@ from consilience.protocols.refinement.report_data import HANDED_NOTE, WHOLE, Han
 from consilience.protocols.refinement.settings import (
     CRITIQUE_OF_DRAFT,
     CRITIQUE_OF_WHOLE,
+    Assessment,
     DraftReply,
     IntegratedReply,
     PassState,
@@ -46,11 +47,31 @@ HandedQuotes = list[tuple[Quote, HandedDownText | None]]
 """Quotes of a prompt, each with its record if it was handed down an edge of the hierarchy."""
 
 
+@dataclass(frozen=True)
+class PassResult:
+    """What the calls of a pass gave; see `PassState`."""
+
+    authors: Mapping[str, RoleOutput]
+    served: tuple[tuple[tuple[str, str], RoleOutput], ...]
+    whole: Reply[IntegratedReply] | None
+    assessment: Assessment
+    unchanged: bool
+
+    @classmethod
+    def of(cls, state: PassState) -> PassResult:
+        return cls(state.authors, tuple(state.served.items()), state.whole, state.assessment, state.unchanged)
+
+    def give(self, state: PassState) -> None:
+        state.authors, state.served = self.authors, dict(self.served)
+        state.whole, state.assessment, state.unchanged = self.whole, self.assessment, self.unchanged
+
+
 class PassWriter:
     """Runs the calls of one pass, up to the revised parts."""
 
-    def __init__(self, run: RefinementRun, state: PassState, base: PassState) -> None:
-        self.run, self.state, self.base = run, state, base
+    def __init__(self, run: RefinementRun, state: PassState) -> None:
+        self.run, self.state = run, state
+        self.base = base = state.base or run.origin
         self.session, self.settings, self.tree = run.session, run.settings, run.settings.hierarchy
         self.always_cut = run.settings.filter == "always"
         # authors and their specialists see the whole text that the critique is about; in brief they see the other parts

@@ -18,8 +18,7 @@ from consilience.domain.sections import (
     Section,
     extend_presentation,
 )
-from consilience.domain.wording import count
-from consilience.protocols._common.presenting import format_share
+from consilience.domain.wording import count, percent
 from consilience.protocols.refinement.report_data import (
     HANDED_NOTE,
     PASS_NOTE,
@@ -98,7 +97,7 @@ def _columns(state: RefinementState, sections: Sequence[str]) -> Iterator[Progre
             yield ProgressColumn(heading=name, badge="not written yet", part=name)
             continue
         value = part.confidence if state.measure.unit else part.overall
-        change = f", {format_share(part.change)} new" if part.change is not None else ""
+        change = f", {percent(part.change)} new" if part.change is not None else ""
         more = [f"and {len(part.issues) - MAX_ISSUES} more"] if len(part.issues) > MAX_ISSUES else []
         yield ProgressColumn(
             heading=name,

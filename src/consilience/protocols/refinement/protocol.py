@@ -25,7 +25,7 @@ from consilience.protocols._common.conclusion import quoted, step_limit
 from consilience.protocols._common.presenting import format_score
 from consilience.protocols._common.protected import extract_protected
 from consilience.protocols.refinement.outcome import conclude, has_judgement, record_pass
-from consilience.protocols.refinement.passes import PassWriter, words_in
+from consilience.protocols.refinement.passes import PassResult, PassWriter, words_in
 from consilience.protocols.refinement.report import RefinementReport
 from consilience.protocols.refinement.report_data import HANDED_NOTE, PASS_NOTE, WHOLE, HandedDown, RecordedPass, Scores
 from consilience.protocols.refinement.settings import (
@@ -74,13 +74,14 @@ class Refinement(RefinementSettings):
             await self._judge_draft(run)
             await self._set_intent(run)
         for index in range(1, passes + 1):
-            state = await self._write_parts(run, index)  # draft → specialist → revise
+            state = PassState(index, self.hierarchy, run.base, requests=self._requests(run))
+            run.passes.append(state)
+            work = self._run_pass(run, state)
+            replies = (DraftReply, IntegratedReply, TitledReply)
+            (await session.settled("pass", index, PassResult, work, replies=replies)).give(state)
             if index == 1 and not session.has_quorum(state.opening(self.first_speakers)):
                 return await conclude(run, StopReason.FAILED)
-            # after a limit in a later pass the judged text stands, not half a pass
-            if index == 1 or not (session.limit_hit or state.unchanged):
-                await self._integrate(run, state)
-                await self._criticise(run, state)
+            self._record_check(run, state)
             if state.is_begun:
                 record_pass(run, state)
             if stop := self._stop_reason(run, state):
@@ -135,15 +136,20 @@ class Refinement(RefinementSettings):
         if isinstance(reply, Reply):
             run.intent = reply
 
-    async def _write_parts(self, run: RefinementRun, index: int) -> PassState:
-        """Write the parts of a pass, from the best pass so far or, in the first one, from the draft."""
-        base = run.base
-        state = PassState(index, self.hierarchy, base, requests=self._requests(run))
-        await PassWriter(run, state, base).write()
-        run.passes.append(state)
-        rewritten = any(output.written for output in state.parts.values())
-        state.unchanged = index > 1 and not rewritten and not state.concerns_only_whole
-        return state
+    async def _run_pass(self, run: RefinementRun, state: PassState) -> PassResult:
+        """draft → specialist → revise, from the best pass so far or, in the first one, from the draft; then integrate → critique.
+        After a limit in a later pass the judged text stands, not half a pass."""
+        await PassWriter(run, state).write()
+        if state.index == 1:
+            goes_on = run.session.has_quorum(state.opening(self.first_speakers))
+        else:
+            rewritten = any(output.written for output in state.parts.values())
+            state.unchanged = not rewritten and not state.concerns_only_whole
+            goes_on = not (run.session.limit_hit or state.unchanged)
+        if goes_on:
+            await self._integrate(run, state)
+            await self._criticise(run, state)
+        return PassResult.of(state)
 
     async def _integrate(self, run: RefinementRun, state: PassState) -> None:
         """Ask the coordinator for one text. It may be the answer, so the call may draw on the reserve."""
@@ -190,19 +196,22 @@ class Refinement(RefinementSettings):
             state.unchanged = reply.value.document.split() == last.value.document.split()
 
     async def _criticise(self, run: RefinementRun, state: PassState) -> None:
-        """Have the pass judged, unless its text is unchanged or a limit was hit, and record whether it is good enough."""
+        """Have the pass judged, unless its text is unchanged or a limit was hit."""
         if state.unchanged or run.session.limit_hit:
             return
         async with run.session.phase("critique", state.index):
-            assessment = state.assessment = await judge(run, state)
-        if assessment.failure is not None:
+            state.assessment = await judge(run, state)
+
+    def _record_check(self, run: RefinementRun, state: PassState) -> None:
+        """Record whether a pass that was judged is good enough."""
+        assessment = state.assessment
+        if not state.is_judged or assessment.failure is not None:
             return
         quality = None if assessment.quality is None else float(assessment.quality)
-        if state.index:
-            state.silences = tuple(_silences(run))
-            check = self._check(assessment, quality)
-            state.reached, state.check = check.met, check.vetoed(*state.silences)
-            run.session.record_check(state.check, state.index)
+        state.silences = tuple(_silences(run))
+        check = self._check(assessment, quality)
+        state.reached, state.check = check.met, check.vetoed(*state.silences)
+        run.session.record_check(state.check, state.index)
 
     def _check(self, assessment: Assessment, score: float | None) -> Check:
         """Return whether a pass is good enough: the mean mark of the parts and the mark of the whole reach the threshold, no mark

@@ -20,11 +20,10 @@ from consilience.domain.sections import (
     Table,
 )
 from consilience.domain.topology import Topology
-from consilience.domain.wording import count
+from consilience.domain.wording import count, percent
 from consilience.protocols._common.presenting import (
     bullets,
     format_score,
-    format_share,
     key_figures,
     single_call_section,
     threshold_in,
@@ -177,7 +176,7 @@ class HandedDownText(Frozen):
     @property
     def shown(self) -> str:
         """`3 of 4, 75 %`."""
-        return f"{self.kept} of {self.sentences}" + (f", {format_share(self.share)}" if self.sentences else "")
+        return f"{self.kept} of {self.sentences}" + (f", {percent(self.share)}" if self.sentences else "")
 
 
 class Contribution(Frozen):

@@ -26,8 +26,8 @@ from consilience.domain.sections import (
     Table,
     View,
 )
-from consilience.domain.wording import count
-from consilience.protocols._common.presenting import empty_view, format_score, format_share
+from consilience.domain.wording import count, percent
+from consilience.protocols._common.presenting import empty_view, format_score
 from consilience.protocols.refinement.report_data import (
     Contribution,
     HandedDownText,
@@ -85,7 +85,7 @@ def _overview(entry: PassReport, report: RefinementState) -> tuple[str, ...]:
         "–" if entry.quality is None else "met" if entry.met else "not met",
         str(entry.issue_count) if entry.is_judged else "–",
         str(sum(part.written for part in parts)),
-        "–" if entry.change is None else format_share(entry.change),
+        "–" if entry.change is None else percent(entry.change),
     )
 
 
@@ -108,7 +108,7 @@ def _is_rated(part: PartReport, entry: PassReport) -> bool:
 def _result(part: PartReport) -> str:
     if not part.written:
         return "kept"
-    return "written" if part.change is None else f"written, {format_share(part.change)} new"
+    return "written" if part.change is None else f"written, {percent(part.change)} new"
 
 
 def _part_table(entry: PassReport, report: RefinementState) -> Block:
@@ -144,7 +144,7 @@ def _passes_picture(report: RefinementState) -> Grid:
                 value=entry.quality if entry.index else entry.whole_mark,
                 value_text=format_score(entry.quality if entry.index else entry.whole_mark),
                 note=describe_verdict(entry, report).rpartition(", ")[2]
-                + (f", {format_share(entry.change)} changed" if entry.change is not None else ""),
+                + (f", {percent(entry.change)} changed" if entry.change is not None else ""),
                 framed=best,
             )
         )
@@ -245,8 +245,8 @@ def _down_figures(text: HandedDownText) -> tuple[str, str, str, str]:
 
 def _strength(strength: float) -> str:
     """Round, but not up to 100 %: at 99.8 %, three of four sentences are shown."""
-    rounded = format_share(strength)
-    return f"{math.floor(strength * 1000) / 10:g} %" if strength < 1 and rounded == format_share(1) else rounded
+    rounded = percent(strength)
+    return f"{math.floor(strength * 1000) / 10:g} %" if strength < 1 and rounded == percent(1) else rounded
 
 
 def _up_figures(contribution: Contribution | None) -> tuple[str, str]:
@@ -276,7 +276,7 @@ def _flow_edge(edge: _Edge, down: Sequence[HandedDownText], contribution: Contri
     return Edge(
         source=edge[0],
         target=edge[1],
-        near_source="" if shown is None else f"↓ {format_share(shown)}",
+        near_source="" if shown is None else f"↓ {percent(shown)}",
         near_target="" if contribution is None or contribution.weight is None else f"↑ {contribution.weight:.2f}",
         tone="faint" if shown is None else "dashed" if shown < 1 else "plain",
         tip="; ".join(tip),

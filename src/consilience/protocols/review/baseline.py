@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -11,10 +11,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from consilience.domain.errors import SettingsError
 from consilience.domain.events import text_id
-from consilience.domain.findings import DroppedFinding, Finding, Identity, KnownFinding, as_known
+from consilience.domain.findings import DroppedFinding, Finding, Identity, KnownFinding, KnownStatus, as_known
 from consilience.engine.sources import same_form
 
 BASELINE_VERSION = 2
+NOT_RENAMED: Mapping[str, str] = {}
 DIGEST_CHARS = 16
 
 
@@ -30,20 +31,33 @@ class Baseline:
 
     known: tuple[KnownFinding, ...] = ()
 
-    def match(self, finding: Finding, lines: Mapping[int, str]) -> KnownFinding | None:
-        """Return the entry for a finding: of the same file and category, whose lines are among `lines`, the known lines of that
-        side of the file, and share one with the lines of the finding. None if the quoted lines were changed."""
+    def match(self, finding: Finding, lines: Mapping[int, str], old_path: str = "") -> KnownFinding | None:
+        """Return the entry for a finding: of the same lines and the same cause; or of the same category, and of lines that share
+        one with those of the finding. None if the quoted lines were changed.
+
+        `lines` are the known lines of that side of the file, `old_path` is what it was called before the change.
+        """
+        files = (finding.file, old_path)
         for entry in self.known:
-            if entry.status != "gone" and any(_is_known(identity, finding, lines) for identity in entry.identities):
+            if entry.status != "gone" and any(_is_known(entry, own, finding, lines, files) for own in entry.identities):
                 return entry
         return None
 
 
-def _is_known(identity: Identity, finding: Finding, lines: Mapping[int, str]) -> bool:
-    if (identity.file, identity.side, identity.category) != (finding.file, finding.side, finding.category):
+def _is_known(
+    entry: KnownFinding, identity: Identity, finding: Finding, lines: Mapping[int, str], files: Collection[str]
+) -> bool:
+    if identity.file not in files or identity.side != finding.side:
         return False
     place = find_again(identity, lines)
-    return place is not None and place[0] <= finding.last_line and finding.first_line <= place[1]
+    if identity.category == finding.category:
+        return place is not None and place[0] <= finding.last_line and finding.first_line <= place[1]
+    cause = finding.cause.identity if finding.cause else None
+    return place == (finding.first_line, finding.last_line) and _digest_of(cause) == _digest_of(entry.cause)
+
+
+def _digest_of(identity: Identity | None) -> str:
+    return identity.digest if identity else ""
 
 
 def parse_baseline(text: str) -> Baseline:
@@ -61,13 +75,10 @@ def parse_baseline(text: str) -> Baseline:
             f"the baseline has version {version!r:.40}, expected {BASELINE_VERSION}", where="baseline", do=advice
         )
     try:
-        known = _BaselineFile.model_validate(data).findings
+        return Baseline(_BaselineFile.model_validate(data).findings)
     except ValidationError as error:
         reason = error.errors()[0]["msg"]
         raise SettingsError(f"the baseline cannot be read: {reason}", where="baseline", do=advice) from None
-    if not all(entry.identities for entry in known):
-        raise SettingsError("the baseline has a finding without identities", where="baseline", do=advice)
-    return Baseline(known)
 
 
 def baseline_of(findings: Iterable[Finding | DroppedFinding | KnownFinding]) -> str:
@@ -82,22 +93,35 @@ def baseline_of(findings: Iterable[Finding | DroppedFinding | KnownFinding]) -> 
 
 def _accepted(finding: Finding | DroppedFinding | KnownFinding) -> KnownFinding:
     known = finding if isinstance(finding, KnownFinding) else as_known(finding)
-    return known.model_copy(update={"status": "accepted", "thread": "", "url": ""})
+    return known.model_copy(update={"status": "accepted", "thread": "", "url": "", "fingerprint": "", "commit": ""})
 
 
-def with_status(known: KnownFinding, text_of: Callable[[str], str | None]) -> KnownFinding:
-    """Return a known finding as it stands in the files of which `text_of` returns the text, None for none.
+def with_status(
+    known: KnownFinding, text_of: Callable[[str], str | None], renamed: Mapping[str, str] = NOT_RENAMED
+) -> KnownFinding:
+    """Return a known finding as it stands in the files of which `text_of` returns the text, None for none; `renamed` has their
+    names by those at its commit.
 
-    It is gone if its quoted lines, or those that cause it, are no longer as they were; for removed lines, if they are back.
+    It is gone, whether it stood or was dismissed, if its quoted lines, or those that cause it, are no longer as they were; for
+    removed lines, if they are back.
     """
-    if known.status != "stands":
+    if known.status not in ("stands", "dismissed"):
         return known
-    for identity in filter(None, (known.identities[0], known.cause)):
+    own, *others = (_in_file(identity, renamed) for identity in known.identities)
+    cause = _in_file(known.cause, renamed) if known.cause else None
+    status: KnownStatus = known.status
+    for identity in filter(None, (own, cause)):
         lines = dict(enumerate((text_of(identity.file) or "").split("\n"), 1))
         places = len(_places(identity.digest, identity.lines, lines))
         if places > identity.kept if identity.side == "old" else not places:
-            return known.model_copy(update={"status": "gone"})
-    return known
+            status = "gone"
+        elif identity is own and own.side == "new" and (place := find_again(own, lines)):
+            own = own.model_copy(update={"line": place[0]})
+    return known.model_copy(update={"status": status, "identities": (own, *others), "cause": cause})
+
+
+def _in_file(identity: Identity, renamed: Mapping[str, str]) -> Identity:
+    return identity.model_copy(update={"file": renamed.get(identity.file, identity.file)})
 
 
 # --- the identity of lines

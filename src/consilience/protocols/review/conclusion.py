@@ -16,7 +16,7 @@ from consilience.engine.analysis import independence
 from consilience.engine.sources import Document, parse_reference
 from consilience.engine.work import Failure, Reply
 from consilience.protocols.review.ballots import milder_votes, reasons, verdict_of, vote_changes
-from consilience.protocols.review.parts import unshown_documents
+from consilience.protocols.review.parts import files_of_part, unshown_documents
 from consilience.protocols.review.presenting import count_dropped, describe_dropped
 from consilience.protocols.review.report import ReviewReport
 from consilience.protocols.review.requests import cut_words
@@ -98,13 +98,13 @@ async def conclude(run: ReviewRun, stop: StopReason) -> ReviewReport:
 
 def _of_target(settings: ReviewSettings) -> dict[str, object]:
     """Return what settings and report both have of the target."""
-    names = ("left_out", "unread_files", "known_findings", "reviewed_commit")
+    names = ("left_out", "unread_files", "known_findings", "reviewed_commit", "reviewed_base")
     return {name: getattr(settings, name) for name in names}
 
 
 def _asked(run: ReviewRun) -> dict[str, object]:
     """Return who took part, if a quick review did not ask its second reviewer: one that said nothing is no second voice."""
-    if not run.settings.is_quick:
+    if not run.settings.plan.spares_readers:
         return {}
     asked = {agent for agent, _ in run.assignments}
     agents = tuple(agent for agent in run.session.agents if agent.id in asked)
@@ -194,7 +194,7 @@ def _answer(
     files = count(all_files, "file") if read_files == all_files else f"{read_files} of {count(all_files, 'file')}"
     unjoined = "; several findings may be one defect" if len(findings) > 1 else ""
     these = "these findings" if len(findings) > 1 else "this finding"
-    unwritten = f"A quick review: no agent judged {these}" if run.settings.is_quick else "The lead wrote no review"
+    unwritten = f"A quick review: no agent judged {these}" if not run.settings.closing else "The lead wrote no review"
     sentences = [f"{unwritten}{unjoined}." if findings else f"No findings in {files}."]
     verdict = verdict_of(run.ballots)
     if verdict is not None and verdict.vote != "approve" and not findings:
@@ -260,7 +260,8 @@ def _files_read(run: ReviewRun) -> tuple[FileRead, ...]:
 
 def _files(run: ReviewRun, parts: Iterable[Sequence[str]]) -> list[Document]:
     """Return the documents of these parts; the diff only if it is all that there is."""
-    shown = {parse_reference(reference, run.session.sources).id for part in parts for reference in part}
-    if run.changes and shown != {run.changes.document}:
-        shown.discard(run.changes.document)
-    return [document for document in run.session.sources if document.id in shown]
+    shown = [parse_reference(reference, run.session.sources) for part in parts for reference in part]
+    names = files_of_part(shown, run.changes)
+    under_review = [document for document in run.session.sources if not document.purpose]
+    files = [document for document in under_review if (document.name or document.id) in names]
+    return files or [document for document in under_review if document.id in {part.id for part in shown}]

@@ -204,13 +204,12 @@ class ReviewData(FindingsReport):
         """Return why a command with --fail-on WHAT fails, in a sentence; "" if it does not.
 
         It names the findings of at least this severity that no agent refuted, listed, over the limit, or of an earlier review
-        and as they were, or, with `reject`, who votes so; or the parts that no agent reviewed.
+        and as they were; else who votes reject, for which any WHAT fails; or the parts that no agent reviewed.
         """
-        if what == "reject":
-            if self.verdict is not None and self.verdict.vote == "reject":
-                return f"the verdict is reject, by {', '.join(self.verdict.by)}."
-        elif failing := self._findings_of(what):
+        if what != "reject" and (failing := self._findings_of(what)):
             return f"at least {what}: {', '.join(failing)}."
+        if self.verdict is not None and self.verdict.vote == "reject":
+            return f"the verdict is reject, by {', '.join(self.verdict.by)}."
         if self.unread:
             return f"{len(self.unread)} of {len(self.parts)} parts had no review."
         if self.unread_files:
@@ -223,6 +222,6 @@ class ReviewData(FindingsReport):
         over = [finding for finding in self.dropped if finding.reason == "over the limit" and not finding.disputed]
         if unlisted := sum(finding.severity in worst for finding in over):
             named.append(f"{unlisted} over the limit of findings")
-        if standing := [known for known in self.known_findings if known.status == "stands" and known.severity in worst]:
-            named.append(f"{len(standing)} of earlier reviews that still stand")
+        if standing := sum(known.severity in worst and not known.disputed for known in self.standing):
+            named.append(f"{standing} of earlier reviews that still stand")
         return named

@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 from consilience.domain.findings import DroppedFinding, Finding, JudgedBy, place_of
 from consilience.engine.sources import Document, select_documents
 from consilience.protocols.review.findings import ReviewReply, VerdictReply
+from consilience.protocols.review.parts import files_of_part
 from consilience.protocols.review.settings import ReviewSettings
 from consilience.protocols.review.vetting import Submitted, judged, vet
+from consilience.targets.diffs import parse_changes
 
 _LABEL = re.compile(r"\bF\d+\b")
 Assignment = tuple[str, int]
@@ -35,6 +37,10 @@ class OpenParts:
 
     def shown(self, agent: str, part: int) -> tuple[Document, ...]:
         return select_documents(self.references(agent, part), self.documents, agent)
+
+    def files(self, agent: str, part: int) -> frozenset[str]:
+        """Return the files of which a part shows an agent anything."""
+        return files_of_part(self.shown(agent, part), parse_changes(self.documents))
 
     def shown_beside(self, agent: str, part: int) -> tuple[Document, ...]:
         return select_documents(self.related(agent, part), self.documents, agent)

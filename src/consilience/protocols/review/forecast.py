@@ -41,14 +41,12 @@ class _Forecast:
     def calls(self) -> PlannedCalls:
         parts = range(1, len(self.settings.parts) + 1)
         plan = self.settings.plan
-        ruled = ruled_files(self.drafts.sources)
+        ruled = ruled_files(self.drafts.sources, self.prompts.changes)
         least = [
             self._reading(agent, part, findings=0)
             for part in parts
             for n, agent in enumerate(plan.readers_of(part, len(parts)))
-            if n == 0
-            or not plan.is_quick
-            or not ruled.isdisjoint(shown.name for shown in self.prompts.open.shown(agent, part))
+            if n == 0 or not plan.spares_readers or not ruled.isdisjoint(self.prompts.open.files(agent, part))
         ]
         usual = [
             self._reading(agent, part, findings=self._findings(part), again=again)
@@ -66,7 +64,7 @@ class _Forecast:
         changes = self.prompts.changes
         documents = [parse_reference(reference, self.drafts.sources) for reference in self.settings.parts[part - 1]]
         diffs = [document for document in documents if changes and document.id == changes.document]
-        tokens = sum(estimate_tokens(document.text) for document in diffs or documents)
+        tokens = sum(estimate_tokens(document.numbered) for document in diffs or documents)
         return min(1 + tokens // TOKENS_OF_A_FINDING, self.prompts.room)
 
     def _finding_tokens(self, findings: int) -> int:

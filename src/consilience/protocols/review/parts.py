@@ -12,7 +12,7 @@ from consilience.domain.document_shares import Lines, Purpose
 from consilience.domain.tokens import BYTES_PER_TOKEN
 from consilience.engine.sources import Document, parse_reference
 from consilience.targets.diffs import Changes, FileChange, parse_changes
-from consilience.targets.surroundings import RELATIONS, Surrounding, SurroundingKind, surroundings_of
+from consilience.targets.surroundings import RELATIONS, Surrounding, SurroundingKind, elsewhere, within_file
 
 SURROUNDING_TOKENS = 8_000
 """Of what is shown beside the hunks of a part, at most; of a large change, twice its hunks."""
@@ -20,8 +20,15 @@ MATERIAL_TOKENS: Mapping[Purpose, int] = {"rules": 4_000, "intent": 3_000, "cont
 """Of the material beside each part, at most."""
 MATERIAL_SHARE: Mapping[Purpose, float] = {"rules": 1 / 6, "intent": 1 / 8, "context": 1 / 4}
 """The same, of a part."""
-RELATION_SHARE: Mapping[SurroundingKind, float] = {"imports": 1 / 8, "called": 1 / 4, "tests": 1 / 4, "mentions": 1 / 2}
-"""Max share of the room beside hunks, so that one relation leaves room for the next."""
+RELATION_SHARE: Mapping[SurroundingKind, float] = {
+    "enclosing": 0.3,
+    "imports": 0.05,
+    "called": 0.1,
+    "tests": 0.15,
+    "mentions": 0.4,
+    "wider": 0,
+}
+"""Shares of the room beside hunks, so that each relation leaves room for the next. What is left is then given in the same order."""
 HUNK_SHARE = 1 / 2
 """Of a part, if there are several, which its hunks take; the rest is for what belongs beside them."""
 GAP_LINES = 2
@@ -97,15 +104,25 @@ def related_to_parts(
     return related, sum(sum(of.left_out.values()) for of in chosen)
 
 
+def files_of_part(shown: Sequence[Document], changes: Changes | None) -> frozenset[str]:
+    """Return the names of the files of which a part shows anything, also those that only hunks show; of a diff alone, its own."""
+    names = {document.name or document.id for document in shown if changes is None or document.id != changes.document}
+    for document in (document for document in shown if changes and document.id == changes.document):
+        first, last = document.lines or (1, document.line_count)
+        of = changes.files if changes else ()
+        names |= {file.path for file in of if file.diff_lines[0] <= last and first <= file.diff_lines[1]}
+    return frozenset(names)
+
+
 def unshown_documents(
     documents: Sequence[Document], parts: Sequence[Sequence[str]], changes: Changes | None
 ) -> tuple[str, ...]:
-    """Return the documents under review, by name, of which no part shows any line. Those of a diff are shown by its hunks."""
-    shown = {changes.document, *(file.document for file in changes.files)} if changes else set()
-    shown |= {parse_reference(reference, documents).id for part in parts for reference in part}
-    return tuple(
-        document.name or document.id for document in documents if document.id not in shown and not document.purpose
-    )
+    """Return the documents under review, by name, of which no part shows any line."""
+    shown = [parse_reference(reference, documents) for part in parts for reference in part]
+    names = files_of_part(shown, changes)
+    diff = changes.document if changes else ""
+    under_review = (document for document in documents if not document.purpose and document.id != diff)
+    return tuple(name for document in under_review if (name := document.name or document.id) not in names)
 
 
 def _packed(units: Sequence[Unit], tokens: int) -> Iterator[list[Unit]]:
@@ -201,12 +218,20 @@ def _filled(
     waiting: dict[SurroundingKind, list[list[Surrounding]]] = {relation: [] for relation in RELATIONS}
     for file in (_in_group(unit, documents, changes) for unit in group if unit.file is not None):
         of: dict[SurroundingKind, list[Surrounding]] = defaultdict(list)
-        for passage in surroundings_of(file, documents):
+        for passage in within_file(file, documents):
             of[passage.relation].append(passage)
         for relation, passages in of.items():
             waiting[relation].append(passages)
+    outside: dict[SurroundingKind, list[Surrounding]] = defaultdict(list)
+    for passage in elsewhere({file.path for file in files}, documents):
+        outside[passage.relation].append(passage)
+    waiting |= {relation: [passages] for relation, passages in outside.items()}
+    for relation, share in RELATION_SHARE.items():
+        waiting[relation] = filling.fill(waiting[relation], room * share)
     for relation in RELATIONS:
-        filling.fill(relation, waiting[relation], RELATION_SHARE.get(relation, 1.0))
+        left = filling.fill(waiting[relation], filling.room)
+        if (cut := sum(map(len, left))) and relation != "wider":
+            filling.cut[relation] = cut
     filling.complete([file for file in files if not file.is_new])
     own = filling.references("")
     ids = {reference: parse_reference(reference, documents).id for reference in own}
@@ -225,8 +250,7 @@ def _in_group(unit: Unit, documents: Sequence[Document], changes: Changes) -> Fi
     if part.lines is None or part.lines == file.diff_lines:
         return file
     if part.id != changes.document:
-        first, last = part.lines
-        return replace(file, added=tuple((a, b) for a, b in file.added if a <= last and first <= b))
+        return replace(file, added=_clipped(file.added, *part.lines))
     shown = [
         number
         for line, (side, number) in file.places.items()
@@ -234,7 +258,11 @@ def _in_group(unit: Unit, documents: Sequence[Document], changes: Changes) -> Fi
     ]
     if not shown:
         return replace(file, added=())
-    return replace(file, added=tuple((a, b) for a, b in file.added if a <= max(shown) and min(shown) <= b))
+    return replace(file, added=_clipped(file.added, min(shown), max(shown)))
+
+
+def _clipped(ranges: Sequence[Lines], first: int, last: int) -> tuple[Lines, ...]:
+    return tuple((max(a, first), min(b, last)) for a, b in ranges if a <= last and first <= b)
 
 
 @dataclass
@@ -266,26 +294,26 @@ class _Filling:
                         n for line, (s, n) in places if s == "new" and first <= line <= last
                     )
 
-    def fill(self, relation: SurroundingKind, waiting: Sequence[Sequence[Surrounding]], share: float) -> None:
-        """Take passages of the files in turn, until the share of the room is used."""
-        left = self.room * share
+    def fill(self, waiting: Sequence[Sequence[Surrounding]], room: float) -> list[list[Surrounding]]:
+        """Take passages of the files in turn, until a share of the room is used; return the ones that do not fit."""
+        left: list[list[Surrounding]] = [[] for _ in waiting]
         for n in range(max(map(len, waiting), default=0)):
-            for passages in waiting:
+            for passages, of in zip(waiting, left, strict=True):
                 if n < len(passages):
                     cost = self._cost(passages[n])
-                    if cost > min(left, self.room):
-                        if relation != "wider":
-                            self.cut[relation] = self.cut.get(relation, 0) + 1
+                    if cost > min(room, self.room):
+                        of.append(passages[n])
                     elif cost:
-                        left, self.room = left - cost, self.room - cost
+                        room, self.room = room - cost, self.room - cost
                         first, last = passages[n].lines
                         self._lines[passages[n].document].update(range(first, last + 1))
+        return left
 
     def complete(self, files: Sequence[FileChange]) -> None:
         """Show files whole that fit, the shortest first."""
         ids = dict.fromkeys(file.document for file in files if file.document is not None)
         for id in sorted(ids, key=lambda id: len(self._texts[id])):
-            cost = self._cost(Surrounding("wider", id, self._texts[id].all, "")) if len(self._texts[id]) else 0
+            cost = self._cost(Surrounding("wider", id, self._texts[id].all)) if len(self._texts[id]) else 0
             if cost and cost <= self.room:
                 self.room -= cost
                 self._lines[id].update(range(1, len(self._texts[id]) + 1))

@@ -13,6 +13,7 @@ from consilience.domain.findings import (
     DroppedReason,
     Finding,
     FindingStatus,
+    KnownFinding,
     PartRead,
     ReviewVote,
     VerdictKind,
@@ -59,6 +60,7 @@ BESIDE: Mapping[Purpose, str] = {
     "context": "Context, not under review",
     "repository": "Lines of the repository, not under review, in",
 }
+EARLIER = "Findings of earlier reviews"
 OLDER = "On unchanged lines, not judged"
 
 
@@ -70,6 +72,7 @@ def sections(report: ReviewData) -> tuple[Section, ...]:
         Section(
             name="dissent", part="differences", heading="Disputed findings", blocks=tuple(finding_blocks(disputed))
         ),
+        Section(name="earlier", part="answer", heading=EARLIER, blocks=_earlier(report.known_findings)),
         _ballots(report),
         Section(name="gates", part="trust", heading=GATES, blocks=tuple(_gates(report.evaluations))),
         Section(name="reading", part="trust", heading="What was read", blocks=tuple(_reading(report))),
@@ -170,7 +173,7 @@ def _ballots(report: ReviewData) -> Section:
         note = Paragraph(text="Cast in private; no other reviewer saw them. The last one of each reviewer counts.")
     blocks = (note, Table(heads=heads, rows=tuple(rows), left=len(heads))) if rows else ()
     part = "differences" if split_parts(report.ballots) else "trust"
-    return Section(name="ballots", part=part, heading="Sealed ballots", blocks=blocks)
+    return Section(name="ballots", part=part, heading="Ballots", blocks=blocks)
 
 
 def _gates(evaluations: Sequence[ConvergenceCheck]) -> Iterator[Block]:
@@ -287,6 +290,21 @@ def _share(parts: Sequence[PartRead], agent: str) -> str:
 
 def _not_read(part: PartRead) -> str:
     return f"not read by {join_names(part.unread_by)}" if part.readers and part.unread_by else "read by no agent"
+
+
+def _earlier(known: Sequence[KnownFinding]) -> tuple[Block, ...]:
+    """Return what became of the findings of earlier reviews of the same change; those that stand come first."""
+    items = [
+        Item(
+            lead=f"{f.status}{' · disputed' if f.disputed else ''} · {f.severity} · {topic_of(f)} · {f.file}:{f.first_line}",
+            text=f.claim,
+            note=f"{f.by}: {f.reason}" if f.reason else "",
+        )
+        for status in ("stands", "dismissed", "gone")
+        for f in known
+        if f.status == status
+    ]
+    return bullets(items)
 
 
 def _older(dropped: Sequence[DroppedFinding]) -> Iterator[Block]:

@@ -88,7 +88,7 @@ class _Progress:
         words = count(len(self.fold.findings), "finding")
         if dropped := count_dropped(self.fold.dropped):
             words += f"; not listed: {describe_dropped(dropped)}"
-        if self.fold.findings and not self.judging and not self.settings.is_quick:
+        if self.fold.findings and not self.judging and self.settings.plan.judges:
             words += "; other reviewers judge them when the reviews are in"
         return f"{words}."
 
@@ -96,7 +96,7 @@ class _Progress:
         """Yield the parts of the target: who has reviewed each."""
         parts, plan = self.settings.parts, self.settings.plan
         not_yet = dict.fromkeys(plan.reviewers, "not yet")
-        if plan.is_quick:
+        if plan.spares_readers:
             first, *others = plan.reviewers
             not_yet |= dict.fromkeys(others, f"only if {first} reports something")
         names = {document.id: document.name or document.id for document in self.fold.open.documents}

@@ -49,7 +49,7 @@ class Review(ReviewSettings):
             session.warn(str(failure))
             return await conclude(run, session.limit_hit or StopReason.FAILED)
         run.vet()
-        if not self.is_quick:
+        if self.closing:
             await run.judge()
             await run.close()
         return await conclude(run, stop)
@@ -72,8 +72,8 @@ class Review(ReviewSettings):
     async def _read(self, run: ReviewRun) -> StopReason:
         """Every reviewer reviews its parts once: red and blue all at once, or the second after the first, and none may be missing;
         readers one part after another, of whom a quorum is enough, except with partial="fail"."""
-        if self.is_quick:
-            await run.read_quickly()
+        if self.plan.spares_readers:
+            await run.read_in_turn()
         elif self.plan.is_iterative:
             await run.review(1, run.assignments)
         else:

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import ClassVar, cast
 
 from consilience.domain.delivery import Delivery
-from consilience.domain.findings import SEVERITIES
+from consilience.domain.findings import SEVERITIES, EarlierReviews
 from consilience.domain.outcome import Severity, StopReason
 from consilience.domain.report import UnfinishedSession
 from consilience.domain.sections import Presentation, extend_presentation
 from consilience.protocols._common.presenting import key_figures
-from consilience.protocols.review.baseline import baseline_of
+from consilience.protocols.review.baseline import baseline_of, parse_baseline
 from consilience.protocols.review.findings import ReviewData
 from consilience.protocols.review.presenting import above_answer, sections, views
 from consilience.protocols.review.progress import extend_progress
@@ -48,12 +48,13 @@ class ReviewReport(ReviewData):
         "gl-code-quality-report.json": "code_quality",
         "gitlab-notes.json": "gitlab_notes",
         "baseline.json": "baseline",
+        "dismissed.json": "dismissed",
     }
     deliveries: ClassVar[tuple[Delivery, ...]] = (
         Delivery(
             option="--fail-on",
-            help="Exit with 6 if a review has a finding this severe or worse, or with reject if a reviewer rejects; also if a part "
-            "was not read.",
+            help="Exit with 6 if a review has a finding this severe or worse, if its verdict is reject (with reject, only for "
+            "that), or if a part was not read.",
             values=(*SEVERITIES, "reject"),
             method="failing",
             exit_code=6,
@@ -62,6 +63,11 @@ class ReviewReport(ReviewData):
             option="--write-baseline",
             help="Of a review: write the findings into this file, for --baseline in later runs.",
             method="baseline",
+        ),
+        Delivery(
+            option="--write-dismissed",
+            help="Of a review: write what --baseline had, and the findings that people dismissed, into this file.",
+            method="dismissed",
         ),
     )
     for_people: ClassVar[Mapping[str, str]] = {
@@ -95,11 +101,21 @@ class ReviewReport(ReviewData):
         """Return the findings as a SARIF 2.1.0 log."""
         return sarif(self)
 
-    def github_comments(self, read_to: str | None = None, ending: str = "") -> dict[str, object]:
-        """Return the findings as the body of a request that creates a review on GitHub; `read_to`, `ending` as of the function."""
+    def github_comments(
+        self, name: str = "", read_before: EarlierReviews | None = None, ending: str = ""
+    ) -> dict[str, object]:
+        """Return the findings as the body of a request that creates a review on GitHub; the arguments are those of the function."""
         inline = cast(Severity, self.settings.get("inline", "minor"))
         most = cast(int, self.settings.get("max_inline", MAX_COMMENTS))
-        return github_comments(self, above_answer(self), inline=inline, max_inline=most, read_to=read_to, ending=ending)
+        return github_comments(
+            self,
+            above_answer(self),
+            inline=inline,
+            max_inline=most,
+            name=name,
+            read_before=read_before,
+            ending=ending,
+        )
 
     def code_quality(self) -> list[dict[str, object]]:
         """Return the findings as a Code Quality report of GitLab."""
@@ -115,3 +131,8 @@ class ReviewReport(ReviewData):
         dropped = [finding for finding in self.dropped if finding.reason in ("baseline", "over the limit")]
         known = [finding for finding in self.known_findings if finding.status != "gone"]
         return baseline_of([*self.findings, *dropped, *known])
+
+    def dismissed(self) -> str:
+        """Return the baseline of the review with the findings in addition that people dismissed with a reason, and no others."""
+        before = parse_baseline(str(self.settings.get("baseline") or "")).known
+        return baseline_of([*before, *(known for known in self.known_findings if known.status == "dismissed")])

@@ -316,11 +316,13 @@ def _require_verdict(labels: frozenset[str], reply: CrossReply) -> None:
 
 def finding_text(finding: Finding) -> str:
     """Return a finding as other agents read it."""
-    cause = finding.cause
+    cause, rule = finding.cause, finding.rule
     fields = {
         place_of(finding): f"{finding.severity}, {topic_of(finding)}",
         f"Quoted from {finding.source}:{finding.source_line}": f"\n{finding.quotation}",
         "Caused by the changed line": f"{place_of(cause)}\n{cause.quotation}" if cause else "",
+        "Breaks the rule of the project": f"{rule.file}:{rule.line}\n{rule.quotation}" if rule else "",
+        "Found apart by": f"{', '.join(finding.by)}, which confirms it" if finding.found_apart else "",
         "Claim": finding.claim,
         "Consequence": finding.consequence,
         f"Check ({finding.check.kind})": finding.check.text,

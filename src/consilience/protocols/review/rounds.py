@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -69,7 +69,7 @@ class ReviewRun:
         self.fold = ReviewFold(OpenParts(self.settings, self.session.sources))
         """The same reviews, as gates and vetting read them, and the findings."""
         self.requests = Requests(self.session, self.settings, self.changes, self.fold.open)
-        self.ruled = ruled_files(self.session.sources)
+        self.ruled = ruled_files(self.session.sources, self.changes)
         self.parts = range(1, len(self.settings.parts) + 1)
 
     # --- reviewing
@@ -90,13 +90,13 @@ class ReviewRun:
         project names a file of it."""
         plan = self.settings.plan
         first = self.fold.submitted.get((plan.reviewers[0], part))
-        if not plan.is_quick or agent == plan.reviewers[0] or first is None:
+        if not plan.spares_readers or agent == plan.reviewers[0] or first is None:
             return False
-        if not self.ruled.isdisjoint(shown.name for shown in self.fold.open.shown(agent, part)):
+        if not self.ruled.isdisjoint(self.fold.open.files(agent, part)):
             return False
         return first.reply.vote == "approve" and not first.reply.findings
 
-    async def read_quickly(self) -> None:
+    async def read_in_turn(self) -> None:
         """Ask the first reviewer for a review of each part, and the second where that calls for one."""
         for reviewer in self.settings.plan.reviewers:
             await self.review(1, [assignment for assignment in self.assignments if assignment[0] == reviewer])
@@ -127,20 +127,30 @@ class ReviewRun:
         self, iteration: int, assignments: Sequence[Assignment], quorum: Quorum | None, again: int = 0
     ) -> None:
         once_more = f"again-{again}/" if again else ""
+        keys = {due: f"review-{iteration}/{once_more}part-{due[1]}/{due[0]}" for due in assignments}
+        types = {keys[due]: self.requests.review_reply(*due) for due in assignments}
+        work = self._results(iteration, keys, quorum, again)
+        results = await self.session.settled(
+            "review", iteration, list[Reply[ReviewReply] | Failure], work, replies=types
+        )
+        for assignment, result in zip(assignments, results, strict=True):
+            self._receive(iteration, assignment, result)
+
+    async def _results(
+        self, iteration: int, keys: Mapping[Assignment, str], quorum: Quorum | None, again: int
+    ) -> list[Reply[ReviewReply] | Failure]:
         asks = [
             self.requests.review(
                 agent,
                 part,
-                key=f"review-{iteration}/{once_more}part-{part}/{agent}",
+                key=key,
                 prior=self.replies.get((agent, part)),
                 refinement=self._refinement(agent, part),
             )
-            for agent, part in assignments
+            for (agent, part), key in keys.items()
         ]
         async with self.session.phase("review", iteration, quorum=quorum, claims=self._claims(again)):
-            results = await self.session.gather(asks)
-        for assignment, result in zip(assignments, results, strict=True):
-            self._receive(iteration, assignment, result)
+            return await self.session.gather(asks)
 
     def _rest_of(self, quorum: Quorum | None, assignments: Sequence[Assignment]) -> Quorum | None:
         """Return how many of the agents asked again are enough, after the replies that are there."""

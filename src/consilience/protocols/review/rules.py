@@ -7,16 +7,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 
 from consilience.engine.sources import Document
+from consilience.targets.diffs import Changes
 
 _SPAN = re.compile(r"`([^`\n]+)`")
 _WORD = re.compile(r"(?<![\w/.:*-])[\w.*-]+/[\w./*-]*")
 """A path outside of code spans needs a slash: `Node.js` is none. Addresses have a colon before it."""
 
 
-def ruled_files(documents: Sequence[Document]) -> frozenset[str]:
-    """Return the names of the documents under review that a rule names: itself, a directory above it, or a pattern (`*.sql`)."""
+def ruled_files(documents: Sequence[Document], changes: Changes | None) -> frozenset[str]:
+    """Return the files under review, and of a change the deleted ones, that a rule names: itself, a directory above, or a pattern
+    (`*.sql`)."""
     paths = {path for document in documents if document.purpose == "rules" for path in _paths(document.text)}
-    names = (document.name for document in documents if not document.purpose and document.name)
+    names = {document.name for document in documents if not document.purpose and document.name}
+    names |= {file.path for file in changes.files} if changes else set()
     return frozenset(name for name in names if _is_named(name, paths))
 
 

@@ -9,12 +9,12 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from consilience.coordination.convergence import REVIEW_TYPES, Partial
+from consilience.coordination.convergence import Partial
 from consilience.coordination.waiting import AGENT_TIMEOUT_SECONDS, TimeoutStrategy
 from consilience.domain.agents import Agent
 from consilience.domain.detail import Detail
 from consilience.domain.errors import SettingsError
-from consilience.domain.findings import KnownFinding
+from consilience.domain.findings import EarlierReviews, KnownFinding
 from consilience.domain.messages import CODE, FILE, NAMES, NO_OPTION, OptionName
 from consilience.domain.outcome import CallKind, Estimate, Severity
 from consilience.domain.topology import Topology
@@ -22,7 +22,7 @@ from consilience.domain.validation import Unfit
 from consilience.engine.dealing import RELATED_SHARE
 from consilience.engine.protocol import Protocol
 from consilience.engine.sources import Document
-from consilience.protocols.review.baseline import Baseline, parse_baseline
+from consilience.protocols.review.baseline import Baseline, parse_baseline, with_status
 from consilience.protocols.review.gates import ReviewGates, load_gates
 from consilience.protocols.review.parts import make_parts, related_to_parts
 from consilience.protocols.review.strategies import DUTIES, LEAD, Effort, ReviewPlan, ReviewType, make_plan
@@ -170,6 +170,7 @@ class ReviewSettings(Protocol):
         tuple[KnownFinding, ...], Field(description="findings of earlier reviews of the same change"), NO_OPTION
     ] = ()
     reviewed_commit: Annotated[str, Field(description="the commit under review, if it is one"), NO_OPTION] = ""
+    reviewed_base: Annotated[str, Field(description="what that commit is compared with"), NO_OPTION] = ""
     part_tokens: Annotated[
         int | None,
         Field(
@@ -240,7 +241,7 @@ class ReviewSettings(Protocol):
             "quality_threshold": self.quality_threshold,
             "max_iterations": (self.max_iterations or 1) > 1,
         }
-        for name in (name for name, is_set in unused.items() if is_set and self.is_quick):
+        for name in (name for name, is_set in unused.items() if is_set and self.plan.spares_readers):
             raise Unfit(f"{name} does not apply with effort quick, whose reviewers read once and alike", name)
         return self
 
@@ -316,24 +317,28 @@ class ReviewSettings(Protocol):
     @property
     def closing(self) -> bool:  # type: ignore[override]
         """Whether a lead writes the review."""
-        return not self.is_quick
+        return self.plan.has_lead
 
     @cached_property
     def plan(self) -> ReviewPlan:
-        name = REVIEW_TYPES[self.review_type] if self.strategy == "auto" else self.strategy
-        if self.duties or self.effort != "normal":
-            name = "adversarial_review"
-        duties = self.duties or (tuple(DUTIES[self.review_type]) if self.effort == "thorough" else ())
-        return make_plan(name, self.reviewers, duties, is_quick=self.is_quick)
-
-    @property
-    def is_quick(self) -> bool:
-        return self.effort == "quick"
+        return make_plan(self.review_type, self.strategy, self.effort, self.duties, self.reviewers)
 
     @cached_property
     def known_before(self) -> Baseline:
         """What is not reported again: earlier findings of the same change first, then those of the baseline."""
         return Baseline((*self.known_findings, *parse_baseline(self.baseline).known))
+
+    @classmethod
+    def settings_after(
+        cls, earlier: EarlierReviews, texts: Mapping[str, str], renamed: Mapping[tuple[str, str], str]
+    ) -> Mapping[str, object]:
+        """Return the findings of earlier reviews as they stand."""
+
+        def stands(known: KnownFinding) -> KnownFinding:
+            names = {old: new for (old, commit), new in renamed.items() if commit == known.commit}
+            return with_status(known, texts.get, names)
+
+        return {"known_findings": tuple(map(stands, earlier.known))}
 
     @property
     def waiting(self) -> tuple[float, TimeoutStrategy]:
@@ -346,7 +351,7 @@ class ReviewSettings(Protocol):
     def is_gated(self) -> bool:
         """Whether gates are judged after each iteration."""
         asked = self.gates or self.quality_threshold or (self.max_iterations or 1) > 1
-        return self.plan.is_iterative and not self.is_quick and (self.review_type == "skill" or bool(asked))
+        return self.plan.is_iterative and not self.plan.spares_readers and (self.review_type == "skill" or bool(asked))
 
     @property
     def iterations(self) -> int:
@@ -447,7 +452,7 @@ class ReviewSettings(Protocol):
         return min(self.max_reply_tokens, CLOSING_TOKENS)
 
     def estimate(self) -> Estimate:
-        least = max(len(self.parts), 1) if self.is_quick else self.readings
+        least = max(len(self.parts), 1) if self.plan.spares_readers else self.readings
         return Estimate(min=least, max=self.readings * self.readings_of_a_part + self.judgings + self.closing)
 
     @property

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from consilience.coordination.convergence import ReviewerRole, StrategyName
+from consilience.coordination.convergence import REVIEW_TYPES, ReviewerRole, StrategyName
 from consilience.domain.topology import Topology, hierarchy, independent, star
 
 ReviewType = Literal["code", "skill", "documentation", "parallel_analysis", "architecture"]
@@ -75,8 +75,8 @@ class ReviewPlan:
     topology: Topology
     is_iterative: bool = False
     """Whether every reviewer reads every part, and may be asked again."""
-    is_quick: bool = False
-    """Whether the first reviewer decides of each part whether the others read it."""
+    spares_readers: bool = False
+    """Whether the first reviewer decides of each part whether the others read it, who are therefore asked as it is."""
 
     def parts_of(self, agent: str, parts: int) -> tuple[int, ...]:
         """Return the parts, from 1, that an agent reviews: all of them if it iterates, else its share."""
@@ -85,9 +85,14 @@ class ReviewPlan:
         n = self.reviewers.index(agent)
         return tuple(range(n + 1, parts + 1, len(self.reviewers))) or (n % parts + 1,)
 
+    @property
+    def has_lead(self) -> bool:
+        """Whether a lead writes the review."""
+        return LEAD in self.topology.agents
+
     def side(self, agent: str) -> str:
         """Return whether an agent is asked as red or as blue; "" if it is neither, or if both are asked alike."""
-        return agent if agent in ROLES and not self.is_quick else ""
+        return agent if agent in ROLES and not self.spares_readers else ""
 
     def lens(self, agent: str, parts: int, review_type: ReviewType) -> str:
         """Return what an agent looks for in particular; "" for all that is wrong. Fewer readers than duties share all of them."""
@@ -117,11 +122,26 @@ class ReviewPlan:
         )
 
 
-def make_plan(name: StrategyName, reviewers: int, duties: Sequence[str] = (), *, is_quick: bool = False) -> ReviewPlan:
-    """Return the strategy of that name. Its reviewers are red and blue, or one for each of the `duties`, whatever `reviewers` says,
-    if they read every part; each judges the findings of the one before it."""
-    if is_quick:
-        return ReviewPlan(name, (RED, BLUE), {}, independent((RED, BLUE)), is_iterative=True, is_quick=True)
+def make_plan(
+    review_type: ReviewType,
+    strategy: StrategyName | Literal["auto"],
+    effort: Effort,
+    duties: Sequence[str],
+    reviewers: int,
+) -> ReviewPlan:
+    """Return who does what. This is the one place where an effort decides.
+
+    The reviewers are red and blue, or one for each duty, whatever `reviewers` says, if they read every part; each judges the
+    findings of the one before it. With the effort `quick` nobody judges, and there is no lead.
+    """
+    if effort == "quick":
+        pair = (RED, BLUE)
+        return ReviewPlan("adversarial_review", pair, {}, independent(pair), is_iterative=True, spares_readers=True)
+    name = REVIEW_TYPES[review_type] if strategy == "auto" else strategy
+    if effort == "thorough":
+        duties = duties or tuple(DUTIES[review_type])
+    if duties:
+        name = "adversarial_review"
     if name == "adversarial_review":
         sides = tuple(duties) or (RED, BLUE)
         judges = {side: (sides[n - 1],) for n, side in enumerate(sides)}

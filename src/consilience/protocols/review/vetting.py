@@ -278,7 +278,8 @@ class _Vetting:
         ignored = self._ignored(finding, location) if finding.side == "new" else None
         if ignored:
             return "ignored", ignored
-        if known := self.baseline.match(finding, self.locator.lines_of_side(location)):
+        old_path = location.change.old_path if location.change else ""
+        if known := self.baseline.match(finding, self.locator.lines_of_side(location), old_path):
             reason: DroppedReason = "baseline" if known.status == "accepted" else "known"
             return reason, f"{known.by}: {known.reason}" if known.reason else ""
         if location.document.purpose and finding.cause is None:

@@ -56,14 +56,16 @@ def github_comments(
     *,
     inline: Severity = "minor",
     max_inline: int = MAX_COMMENTS,
-    read_to: str | None = None,
+    name: str = "",
+    read_before: EarlierReviews | None = None,
     ending: str = "",
 ) -> JsonObject:
     """Return the request body: event, body, and one comment for each finding on lines that the diff shows, or whose cause is.
 
     The paragraphs of `summary` open the body. Findings less severe than `inline`, and those after the first `max_inline` comments,
     are in the body; without hunks (the target was no diff) all are. `ending` ends it. Each comment, and the body for the findings
-    in it, has a mark by which a later run knows them; `read_to` is the commit that it names as read, by default the reviewed one.
+    in it, has a mark by which a later run of the series `name` knows them. It names the reviewed commit as read if the report tells
+    all that was found and the request has it, else that of `read_before`.
     """
     severe = SEVERITIES[: SEVERITIES.index(inline) + 1]
     comments: list[JsonObject] = []
@@ -76,10 +78,10 @@ def github_comments(
         if at is None or place is None or finding.severity not in severe or len(comments) >= max_inline:
             without_place.append(finding)
         else:
-            comments.append(_comment(finding, at, place))
-    if read_to is None:
-        read_to = report.reviewed_commit if report.complete else ""
-    body = _body(report, summary, without_place, read_to, ending)
+            comments.append(_comment(finding, at, place, Mark(name=name, finding=_as_marked(finding, report))))
+    text, known, is_cut = _body(report, summary, without_place, ending)
+    read = (None if is_cut else report.read_to) or read_before or EarlierReviews()
+    body = marked(text, Mark(name=name, review=read.model_copy(update={"known": known})))
     request: JsonObject = {"event": "COMMENT", "body": body, "comments": comments}
     return request | ({"commit_id": report.reviewed_commit} if report.reviewed_commit else {})
 
@@ -99,7 +101,7 @@ def _place(finding: Finding | Cause, hunks: Sequence[DiffHunk]) -> tuple[int, in
     return None
 
 
-def _comment(finding: Finding, at: Finding | Cause, lines: tuple[int, int]) -> JsonObject:
+def _comment(finding: Finding, at: Finding | Cause, lines: tuple[int, int], mark: Mark) -> JsonObject:
     """Return a comment on these lines of the finding or of its cause."""
     first, last = lines
     side = "RIGHT" if at.side == "new" else "LEFT"
@@ -108,17 +110,16 @@ def _comment(finding: Finding, at: Finding | Cause, lines: tuple[int, int]) -> J
     body = "\n\n".join(
         [f"{_label(finding)}{place} — {prose(finding.claim)}", *_details(finding, _suggestion(finding, whole))]
     )
-    body = marked(body, Mark(finding=_as_marked(finding)))
-    comment: JsonObject = {"path": at.file, "line": last, "side": side, "body": body}
+    comment: JsonObject = {"path": at.file, "line": last, "side": side, "body": marked(body, mark)}
     if first < last:
         comment |= {"start_line": first, "start_side": side}
     return comment
 
 
-def _as_marked(finding: Finding) -> KnownFinding | None:
+def _as_marked(finding: Finding, report: FindingsReport) -> KnownFinding | None:
     """Return what a mark says of a finding; None if nothing identifies it."""
     short = {"quotation": "", "claim": "", "title": finding.title[:MAX_TITLE_CHARS]}
-    return as_known(finding).model_copy(update=short) if finding.identities else None
+    return as_known(finding, report.reviewed_commit).model_copy(update=short) if finding.identities else None
 
 
 def _suggestion(finding: Finding, whole: bool) -> str:
@@ -170,8 +171,9 @@ def _check(check: Verification) -> str:
 
 
 def _body(
-    report: FindingsReport, summary: Sequence[Block], without_place: Sequence[Finding], read_to: str, ending: str
-) -> str:
+    report: FindingsReport, summary: Sequence[Block], without_place: Sequence[Finding], ending: str
+) -> tuple[str, tuple[KnownFinding, ...], bool]:
+    """Return the text, the findings in it, and whether some had no room."""
     paragraphs = [block for block in summary if isinstance(block, Paragraph)]
     parts = ["**Review by consilience**", *(f"**{prose(block.lead)}** {prose(block.text)}" for block in paragraphs)]
     if report.answer and (report.findings or report.is_without_target):
@@ -181,18 +183,19 @@ def _body(
     end = [*_ending(report), *([ending] if ending else [])]
     room = MAX_BODY_CHARS - sum(len(part) + 2 for part in (*parts, *end))
     known: list[KnownFinding] = []
+    is_cut = False
     for number, finding in enumerate(without_place):
         claim = f"{_label(finding)} · {_code(place_of(finding))} — {prose(finding.claim)}"
         text = "\n\n".join([claim, *_details(finding, "")])
-        entry = _as_marked(finding)
+        entry = _as_marked(finding, report)
         room -= len(text) + 2 + (len(mark_text(Mark(finding=entry))) if entry else 0)
         if room < 300:
             parts.append(f"{len(without_place) - number} more in the report.")
+            is_cut = True
             break
         parts.append(text)
         known += [entry] if entry else []
-    review = EarlierReviews(commit=read_to, known=tuple(known))
-    return marked("\n\n".join([*parts, *end]), Mark(review=review))
+    return "\n\n".join([*parts, *end]), tuple(known), is_cut
 
 
 def _ending(report: FindingsReport) -> list[str]:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from consilience.domain.events import text_id
-from consilience.domain.findings import Cause, Finding, FindingsReport, place_of, topic_of
+from consilience.domain.findings import Cause, Finding, FindingsReport, KnownFinding, place_of, topic_of
 from consilience.domain.messages import JsonObject
 from consilience.domain.outcome import Severity
 from consilience.domain.sections import Block
@@ -23,22 +23,24 @@ _SUGGESTION = re.compile(r"^`{3,}suggestion$", re.MULTILINE)
 
 
 def code_quality(report: FindingsReport) -> list[JsonObject]:
-    """Return the findings as a Code Quality report (`artifacts:reports:codequality`). A disputed one is `info`.
+    """Return the findings, and those of earlier reviews that still stand, as a Code Quality report of a job
 
-    GitLab shows one of several entries with the same fingerprint. It is of file, category and lines, so it stays when they move.
+    A disputed one is `info`. GitLab takes an entry that is no longer there for a defect that was fixed, and shows one of several
+    with the same fingerprint. It is of file, category and lines, so it stays when they move.
     """
     entries: list[JsonObject] = []
     taken: dict[str, int] = {}
-    for finding in report.findings:
-        own = finding.identities[0] if finding.identities else None
-        base = f"{finding.file}\n{finding.category}\n{own.digest if own else finding.quotation}"
+    findings: list[Finding | KnownFinding] = [*report.findings, *report.standing]
+    for finding in findings:
+        base = f"{finding.file}\n{finding.category}\n{_words(finding)}"
         taken[base] = taken.get(base, 0) + 1
+        claim, severity = finding.claim, SEVERITIES_OF_GITLAB[finding.severity]
         entries.append(
             {
-                "description": visible(f"{topic_of(finding)}: {finding.claim}"),
+                "description": visible(f"{topic_of(finding)}: {claim}" if claim else topic_of(finding)),
                 "check_name": f"consilience/{finding.category}",
                 "fingerprint": text_id(f"{base}\n{taken[base]}"),
-                "severity": DISPUTED if finding.status == "disputed" else SEVERITIES_OF_GITLAB[finding.severity],
+                "severity": DISPUTED if _is_disputed(finding) else severity,
                 "location": {
                     "path": finding.file,
                     "lines": {"begin": _line(finding), "end": _line(finding, last=True)},
@@ -48,9 +50,18 @@ def code_quality(report: FindingsReport) -> list[JsonObject]:
     return entries
 
 
-def _line(finding: Finding, *, last: bool = False) -> int:
+def _words(finding: Finding | KnownFinding) -> str:
+    return finding.identities[0].digest if finding.identities else finding.quotation
+
+
+def _is_disputed(finding: Finding | KnownFinding) -> bool:
+    return finding.disputed if isinstance(finding, KnownFinding) else finding.status == "disputed"
+
+
+def _line(finding: Finding | KnownFinding, *, last: bool = False) -> int:
     """Return a line of the new file: for removed lines that of their cause, else the first."""
-    place: Finding | Cause = finding.cause if finding.side == "old" and finding.cause is not None else finding
+    cause = finding.cause if isinstance(finding, Finding) and finding.side == "old" else None
+    place: Finding | KnownFinding | Cause = cause or finding
     if place.side == "old":
         return 1
     return max(place.last_line if last else place.first_line, 1)

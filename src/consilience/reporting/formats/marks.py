@@ -19,6 +19,8 @@ _MARK = re.compile(r"<!-- consilience (\{.*\}) -->\s*\Z")
 class Mark(Frozen):
     """What a comment says to a later run."""
 
+    name: str = ""
+    """Of the series of reviews that it belongs to: two of one pull request know nothing of each other."""
     finding: KnownFinding | None = None
     """The finding that its thread is about."""
     is_gone: bool = False

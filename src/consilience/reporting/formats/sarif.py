@@ -20,8 +20,10 @@ from consilience.domain.findings import (
     DroppedFinding,
     Finding,
     FindingsReport,
+    KnownFinding,
     PartRead,
     place_of,
+    topic_of,
 )
 from consilience.domain.messages import JsonObject
 from consilience.domain.outcome import Severity, StopReason
@@ -59,12 +61,14 @@ EARLY = (StopReason.FAILED, StopReason.CANCELLED, StopReason.EXHAUSTED_BUDGET, S
 def sarif(report: FindingsReport) -> JsonObject:
     """Return the report as a SARIF log with one run.
 
-    Findings that a baseline or an inline comment dropped are suppressed results; other dropped findings are only counted.
-    GitHub's code scanning does not read suppressions, so remove suppressed results before an upload to it.
+    Findings of earlier reviews that still stand are results, as those of this one: an alert that a log lacks is closed. Findings
+    that a baseline or an inline comment dropped, and those that a person dismissed, are suppressed results; other dropped findings
+    are only counted. GitHub's code scanning does not read suppressions, so remove suppressed results before an upload to it.
     """
     suppressed = list(_suppressed_once(report.dropped))
     results = [
         *(_result(finding, report.hunks) for finding in report.findings),
+        *(_earlier(known, report.hunks) for known in report.known_findings if known.status in ("stands", "dismissed")),
         *(_suppressed(finding) for finding in suppressed),
     ]
     driver: JsonObject = {
@@ -142,10 +146,23 @@ def _result(finding: Finding, hunks: Sequence[DiffHunk]) -> JsonObject:
     return result
 
 
+def _earlier(known: KnownFinding, hunks: Sequence[DiffHunk]) -> JsonObject:
+    """Return the result for a finding of an earlier review, suppressed if a person dismissed it."""
+    properties: JsonObject = {"severity": known.severity, "status": known.status, "side": known.side}
+    message = f"{_plain(known.claim or topic_of(known)) or 'No claim.'}\n\nAn earlier review of the change reported it."
+    result = _located(known, message, _lines(known, hunks), properties)
+    if known.disputed:
+        result |= {"kind": "review", "level": "none"}
+    return result | (_suppressions("external", f"{known.by}: {known.reason}") if known.status == "dismissed" else {})
+
+
+def _suppressions(kind: str, justification: str) -> JsonObject:
+    return {"suppressions": [{"kind": kind, "status": "accepted", "justification": _plain(justification)}]}
+
+
 def _suppressed(finding: DroppedFinding) -> JsonObject:
     in_source = finding.reason == "ignored"
     justification = finding.detail or ("An inline comment." if in_source else "It is in the baseline.")
-    kind = "inSource" if in_source else "external"
     properties: JsonObject = {
         "severity": finding.severity,
         "quotation": visible(finding.quotation),
@@ -153,11 +170,11 @@ def _suppressed(finding: DroppedFinding) -> JsonObject:
     }
     message = _plain(finding.claim) or "No claim."
     result = _located(finding, message, (finding.line, finding.line), properties)
-    return result | {"suppressions": [{"kind": kind, "status": "accepted", "justification": _plain(justification)}]}
+    return result | _suppressions("inSource" if in_source else "external", justification)
 
 
 def _located(
-    finding: Finding | DroppedFinding,
+    finding: Finding | DroppedFinding | KnownFinding,
     message: str,
     lines: tuple[int, int],
     properties: JsonObject,
@@ -216,7 +233,7 @@ def _plain(text: str) -> str:
     return re.sub(r"\](?=\()", "] ", visible(text)).strip()
 
 
-def _lines(finding: Finding | Cause, hunks: Sequence[DiffHunk]) -> tuple[int, int]:
+def _lines(finding: Finding | Cause | KnownFinding, hunks: Sequence[DiffHunk]) -> tuple[int, int]:
     """Return the lines of the new file to show. Removed lines are not in it: their place is the first line of their hunk."""
     if finding.side == "new":
         return finding.first_line, finding.last_line

@@ -1,12 +1,11 @@
 "use strict";  // What is live on the page of a session. Without it every page shows how things stood when it was loaded.
 const MAX_LOGGED = 400, byId = id => document.getElementById(id);
-let live = byId("live");
+let live = byId("live"), seat = document.querySelector("main[data-asked]"), waiting = new Map(), composing = false;
 const fieldsOf = part => [...part.querySelectorAll("input:not([type=hidden], [type=range]), textarea, select")];
-const nameOf = field => [field.form?.getAttribute("action"), field.form?.elements.key?.value, field.name,
-  field.type === "radio" ? field.value : ""].join("\n");
-const isChanged = field => field.type === "checkbox" || field.type === "radio" ? field.checked !== field.defaultChecked
-  : field.tagName === "SELECT" ? [...field.options].some(option => option.selected !== option.defaultSelected)
-  : field.value !== field.defaultValue;
+const nameOf = ({ form, name, type, value }) => [form?.getAttribute("action"), form?.elements.key?.value, name,
+  type === "radio" ? value : ""].join("\n");
+const isChanged = field => field.tagName === "SELECT" ? [...field.options].some(one => one.selected !== one.defaultSelected)
+  : /checkbox|radio/.test(field.type) ? field.checked !== field.defaultChecked : field.value !== field.defaultValue;
 
 // Puts another part in the place of one, and keeps there what is opened, typed and focused.
 function replace(part, put) {
@@ -24,15 +23,12 @@ function replace(part, put) {
 }
 
 // A part waits while something in it is pressed, composed by an input method, or chosen from a list.
-let waiting = new Map(), composing = false;
 for (const kind of ["start", "end"]) addEventListener(`composition${kind}`, () => { composing = kind === "start"; });
-const isHeld = part => part.matches(":active")
-  || part.contains(document.activeElement) && (composing || document.activeElement.tagName === "SELECT");
+const isHeld = part => part.matches(composing ? ":active, :focus-within" : ":active, :has(select:focus)");
 function replacePart(name, html) {
   const part = byId(`live-${name}`);
   waiting.delete(name);
-  if (part && isHeld(part)) waiting.set(name, html);
-  else if (part) replace(part, () => { part.innerHTML = html; return part; });
+  if (part) isHeld(part) ? waiting.set(name, html) : replace(part, () => { part.innerHTML = html; return part; });
 }
 
 // A session that goes on: its stream of events rings, and `ask` fetches what has changed.
@@ -44,7 +40,6 @@ const soon = milliseconds => { timer ||= setTimeout(ask, milliseconds); };
 const close = () => { source?.close(); source = null; };
 const end = () => { close(); live.dataset.events = ""; };
 const parsed = async answer => new DOMParser().parseFromString(await answer?.text().catch(() => "") ?? "", "text/html");
-
 async function ask() {
   timer = clearTimeout(timer);
   if (asking) return soon(50);
@@ -75,12 +70,11 @@ async function showReport(wait = 1000) {
   say("The session has ended. Load the page to see its report.");
   setTimeout(showReport, wait, Math.min(2 * wait, 8000));
 }
-
 function open() {
   if (!live?.dataset.events || document.hidden || source) return;
   source = new EventSource(cursor ? live.dataset.events.replace(/after=\d+/, `after=${cursor}`) : live.dataset.events);
-  const news = event => { cursor = event.lastEventId || cursor; soon(50); };
-  for (const kind of live.dataset.kinds.split(" ")) source.addEventListener(kind, news);
+  for (const kind of live.dataset.kinds.split(" "))
+    source.addEventListener(kind, event => { cursor = event.lastEventId || cursor; soon(50); });
   source.onopen = ask;  // what came meanwhile, and whether this server knows it
   source.onerror = () => {
     if (!document.hidden) say("Reconnecting …");
@@ -98,7 +92,6 @@ setInterval(() => {
   for (const time of document.querySelectorAll("time.since"))
     time.textContent = `${Math.max(0, Math.round((Date.now() - Date.parse(time.dateTime)) / 1000))} s ago`;
 }, 1000);
-
 // A link to a message that is on this page does not leave it. One in a picture has no parts of an address.
 document.addEventListener("click", event => {
   const href = event.target.closest("a")?.getAttribute("href"), link = href && new URL(href, location);
@@ -107,7 +100,6 @@ document.addEventListener("click", event => {
   event.preventDefault();
   location.hash = link.hash;
 });
-
 // The slider, on the page of a session as it was.
 const slider = byId("slider"), play = byId("play");
 let shown = slider?.value, showing = false, playing = 0;
@@ -118,14 +110,13 @@ async function show(n) {
   showing = true;
   try {
     while (shown !== slider.value) {
-      const asked = slider.value, answer = await fetch(`${live.dataset.path}/fragments?at=${asked}`);
-      const { parts, log: messages } = await answer.json();
-      shown = asked;
+      shown = slider.value;
+      const { parts, log: messages } = await (await fetch(`${live.dataset.path}/fragments?at=${shown}`)).json();
       for (const [name, html] of Object.entries(parts)) replacePart(name, html);
       byId("log").innerHTML = messages.join("");
       history.replaceState(null, "", `${live.dataset.path}/at/${shown}`);
     }
-  } catch { stop(); say("This moment could not be loaded."); } finally { showing = false; }
+  } catch { shown = stop(); say("This moment could not be loaded."); } finally { showing = false; }
 }
 const stop = () => { playing = clearInterval(playing); play.textContent = "Play"; };
 if (slider && live.dataset.layout === "replay") {
@@ -136,7 +127,6 @@ if (slider && live.dataset.layout === "replay") {
 }
 
 // The page of a seat shows by itself what is asked of it next, unless something there is typed.
-let seat = document.querySelector("main[data-asked]");
 async function look() {
   const answer = document.hidden ? null : await fetch(location.pathname, { headers: { accept: "text/html" } }).catch(() => null);
   const page = await parsed(answer), next = page.querySelector("main[data-asked]");
@@ -147,3 +137,14 @@ async function look() {
   say(seat.dataset.asked ? "There is a new question to you." : "");
 }
 if (seat) setInterval(look, 3000);
+
+// What no browser can check of an answer, the server checks while it is typed.
+addEventListener("input", async ({ target: field }) => {
+  if (!field.dataset.check) return;
+  const typed = field.value, body = new URLSearchParams([...new FormData(field.form), ["do", "check"]]);
+  field.setCustomValidity("");
+  await new Promise(done => setTimeout(done, 400));
+  const answer = field.value === typed ? await fetch(field.form.action, { method: "POST", body }).catch(() => null) : null;
+  const wrong = await answer?.json().catch(() => null);
+  if (wrong && field.value === typed) field.setCustomValidity(byId(`${field.id}-now`).textContent = wrong[field.name] ?? "");
+});
