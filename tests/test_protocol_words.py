@@ -27,17 +27,21 @@ SHIPPED: dict[str, type[Protocol]] = {
 """From the project's file: an installation may be older than a protocol that was added since."""
 
 ALLOWED: dict[str, str] = {
+    "added": "of what a settled round left: the texts that were put after replies",
     "children": "in an example of a call of the Python interface, which an error shows",
     "confidence": "a field of the common header",
     "convergence": "a view of every session: its checks, which are the engine's",
     "draft": "in the address of a JSON Schema dialect",
+    "dropped": "of what a settled round left: labels that replies named without having been shown them",
     "fallback": "of models: the one asked where the first does not answer",
     "messages": "what agents publish, in the domain",
     "panel": "of personas, in the domain",
     "parts": "of a prompt",
     "personas": "of a panel, in the domain",
+    "pass": "a verb in what an error advises",
     "perspectives": "an argument of every fork",
     "position": "of agents, in the common header",
+    "questions": "what calls of people ask",
     "reply_tokens": "a setting of every protocol, which the engine defines",
     "rounds": "what steps are called where no protocol names them",
     "seats": "of a panel, which the engine fills",

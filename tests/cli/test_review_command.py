@@ -432,4 +432,4 @@ def test_open_opens_the_page_of_the_review_also_if_its_findings_fail_the_command
     assert cli("review", *RUN, "--fail-on", "minor", "--open").exit_code == 6
     (page,) = pages
     assert "return items[len(items)]" in page
-    assert "Sealed ballots" in page
+    assert "Ballots" in page

@@ -171,7 +171,9 @@ def test_replay_prints_number_of_matched_events(cli: Cli, town: Town, session: s
     assert town.requests == []
     output = json.loads(cli("replay", "last", "--json").stdout)
     assert output["calls"] == 0
-    assert output["events_matched"] == 15 + 2 + 3 + 1 + 2  # calls, objections, notes, a check, beginning and end
+    assert (
+        output["events_matched"] == 15 + 2 + 3 + 1 + 2 + 2
+    )  # calls, objections, notes, a check, rounds, beginning and end
 
 
 def test_replay_of_an_unfinished_session_is_refused(cli: Cli, broken_off: str) -> None:

@@ -236,16 +236,17 @@ async def test_filter_auto_shortens_only_for_a_specialist_short_of_context_windo
     assert all(first.share == 1 for first in wide.handed_down)
     unknown, _ = await refine({"max_passes": 1}, long_winded)
     assert all(first.share == 1 for first in unknown.handed_down)
-    narrow, model = await refine({"max_passes": 1}, long_winded, window=4_000)
+    narrow, _ = await refine({"max_passes": 1}, long_winded, window=4_000)
     cut = {(first.parent, first.child) for first in narrow.handed_down if first.share < 1}
     assert cut == set(load_hierarchy("blog").edges_to_leaves)
-    to_stylist = (h for h in narrow.handed_down if (h.parent, h.child) == ("conclusion", "stylist"))
+    half, model = await refine({"max_passes": 1, "reply_tokens": 2_600}, long_winded, window=6_600)
+    to_stylist = (h for h in half.handed_down if (h.parent, h.child) == ("conclusion", "stylist"))
     (first,) = (h for h in to_stylist if h.what == "draft")
     text = asked(model)["pass-1/specialist/conclusion/stylist"].text
     assert f"[{200 - first.kept} sentences left out]" in text
     assert f"says thing {first.kept} in" in text
     assert f"says thing {first.kept + 1} in" not in text
-    assert "conclusion → stylist" in narrow.presentation().model_dump_json()
+    assert "conclusion → stylist" in half.presentation().model_dump_json()
 
 
 # --- what became of earlier issues

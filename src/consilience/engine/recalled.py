@@ -94,7 +94,7 @@ class Recalled:
         """Return a message. Raises `KeyError`."""
         if id not in self._forms:
             published = self._published[id]
-            text = self._recorder.journal.store.text(published.text)
+            text = self._recorder.text(published.text)
             fields = (published.sender, published.kind, text, published.audience, published.reply_to, published.phase)
             return Message(id, *fields)
         event, (form, rest) = self._forms[id]

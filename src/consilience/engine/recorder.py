@@ -11,7 +11,7 @@ from functools import cached_property
 from itertools import count, takewhile
 from typing import TypeVar
 
-from consilience.domain.errors import ProtocolViolation, ReplayMiss, RequestMismatch, StoreUnusable
+from consilience.domain.errors import ProtocolViolation, ReplayMiss, RequestMismatch
 from consilience.domain.event_decoding import shrink_event
 from consilience.domain.events import (
     AnswerReceived,
@@ -25,6 +25,7 @@ from consilience.domain.events import (
     CommentPosted,
     Ended,
     Event,
+    MessagePublished,
     ReplyRejected,
     SearchExpired,
     SessionResumed,
@@ -36,6 +37,7 @@ from consilience.domain.events import (
 )
 from consilience.domain.outcome import Check
 from consilience.engine.prompt import Rendered
+from consilience.engine.prompt_difference import prompt_difference
 from consilience.engine.telemetry import log_event, may_be_logged
 from consilience.engine.usage import completion_from, completion_json
 from consilience.journal.store import Arrival, Journal, Letter, PromptParts
@@ -48,9 +50,20 @@ FORK_HINT = "Settings, models or prompts changed; what was recorded before can b
 
 
 class Recorder:
-    """Matches and records the events of a run. In a `replay` a missing event raises `ReplayMiss`, another one `RequestMismatch`."""
+    """Matches and records the events of a run. In a `replay` a missing event raises `ReplayMiss`, another one `RequestMismatch`.
 
-    def __init__(self, journal: Journal, events: list[AnyEvent], *, replay: bool, observer: Observer | None) -> None:
+    A run that `recalls` does not execute settled rounds again.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        events: list[AnyEvent],
+        *,
+        replay: bool,
+        observer: Observer | None,
+        recalls: bool = False,
+    ) -> None:
         self.journal = journal
         self.replay = replay
         self.events: list[Event] = list(events)
@@ -88,9 +101,12 @@ class Recorder:
         self._texts: dict[str, str] = {}
         for event in events:
             self._index(event)
-        rounds = () if replay or self.inherits else (_step(event) for event in events if isinstance(event, Settled))
-        last = max(rounds, default=0)  # texts of earlier rounds are seldom asked for before the end
-        self.load_texts(event for event in events if _step(event) >= last)
+        self._recalls = recalls and not self.inherits
+        rounds = (_step(event) for event in events if self._recalls and isinstance(event, Settled))
+        last = max(
+            rounds, default=0
+        )  # texts of earlier rounds are seldom asked for before the end, but for their results
+        self.load_texts(event for event in events if _step(event) >= last or isinstance(event, Settled))
 
     @property
     def live(self) -> bool:
@@ -107,15 +123,16 @@ class Recorder:
             self.journal.note_seconds(self.now())
 
     def text(self, id: str) -> str:
-        """The text of a recorded reply, step or answer."""
+        """The text of a recorded reply, step, answer, message or result of a round."""
         if id not in self._texts:
-            self.load_texts(self._calls.values())
+            self.load_texts((*self._calls.values(), *self._derived.values()))
         return self._texts[id]
 
     def load_texts(self, events: Iterable[Event]) -> None:
-        """Read the texts of replies, steps and answers that will be asked for, all at once."""
-        with_text = (CallCompleted, ReplyRejected, StepCompleted, AnswerReceived)
-        ids = {event.text for event in events if isinstance(event, with_text)}
+        """Read the texts that will be asked for (`text`), all at once."""
+        with_text = (CallCompleted, ReplyRejected, StepCompleted, AnswerReceived, MessagePublished)
+        chosen = (event for event in events if isinstance(event, (*with_text, Settled)))
+        ids = {event.body if isinstance(event, Settled) else event.text for event in chosen}
         self._texts.update(self.journal.store.texts(ids - self._texts.keys()))
 
     def forget(self) -> None:
@@ -310,8 +327,8 @@ class Recorder:
         return replies[-1]
 
     def settled_at(self, place: str, name: str, index: int) -> Settled | None:
-        """Return the record of this round, unless the run is one that executes all rounds again: a replay, or a fork."""
-        event = None if self.replay or self.inherits else self._derived.get((place, "Settled"))
+        """Return the record of this round if the run `recalls` rounds and is no fork, in which replies have ages."""
+        event = self._derived.get((place, "Settled")) if self._recalls else None
         return event if isinstance(event, Settled) and (event.name, event.index) == (name, index) else None
 
     def recall(self, first: int, until: int) -> list[Event]:
@@ -419,7 +436,7 @@ class Recorder:
     def _difference(self, event: Ended, request: Rendered) -> str:
         if not event.prompt:
             return "a limit refused it then, and nothing was sent"
-        return _prompt_difference(self.journal.store.prompt(event.prompt), request, self.journal.store.text)
+        return prompt_difference(self.journal.store.prompt(event.prompt), request, self.journal.store.text)
 
     def _fork_hint(self, event: Event) -> str:
         return f"{FORK_HINT} consilience fork {self.journal.session} --at {event.seq - 1}"
@@ -444,52 +461,3 @@ def _differ_in_wording(value: object, other: object) -> bool:
     if not (isinstance(value, Check) and isinstance(other, Check)):
         return False
     return value.model_copy(update={"detail": ""}) == other.model_copy(update={"detail": ""})
-
-
-CONTEXT_CHARS = 40
-"""Characters shown on either side of the first difference of two texts."""
-
-PART_NAMES = {"i": "instructions", "k": "task", "s": "document", "q": "quotation", "t": "words"}
-
-
-def _prompt_difference(recorded: Sequence[str], now: Rendered, text: Callable[[str], str]) -> str:
-    """Describe the first difference of two prompts. `recorded` are stored parts, `text` finds a stored text by its id."""
-    parts = now.parts.parts
-    position = next((n for n, (a, b) in enumerate(zip(recorded, parts, strict=False)) if a != b), None)
-    if position is None and len(recorded) == len(parts):
-        return "the prompt is the same; the model, the schema, a sampling parameter or a quoted text is another"
-    if position is None:
-        longer_prompt, whose = (recorded, "recorded") if len(recorded) > len(parts) else (parts, "now")
-        remaining_parts = longer_prompt[min(len(recorded), len(parts)) :]
-        return f"{whose}, the prompt goes on with {_part_name(remaining_parts[0])}"
-    recorded_part, present_part = recorded[position], parts[position]
-    if recorded_part[0] == present_part[0] and recorded_part[0] in "ikt":
-        present_text = now.system if recorded_part[0] == "i" else _part_text(now, position)
-        try:
-            return f"its {PART_NAMES[recorded_part[0]]} {_text_difference(text(recorded_part[2:]), present_text)}"
-        except StoreUnusable:  # journals of the first days do not hold the instructions as rendered
-            return f"its {PART_NAMES[recorded_part[0]]} are others"
-    return f"part {position + 1} was {_part_name(recorded_part)}, now {_part_name(present_part)}"
-
-
-def _part_text(now: Rendered, position: int) -> str:
-    """Return the text of a part. Blocks have the order of parts, without the instructions."""
-    block = now.blocks[position - 1]
-    return block.removeprefix("# Task\n") if isinstance(block, str) else block[0]
-
-
-def _part_name(part: str) -> str:
-    kind, _, reference = part.partition(":")
-    if kind == "q":
-        label, _, id = reference.partition(":")
-        return f"the quotation of {id} as {label}"
-    return f"document {reference}" if kind == "s" else f"its {PART_NAMES[kind]}"
-
-
-def _text_difference(before: str, now: str) -> str:
-    position = next(
-        (n for n, (a, b) in enumerate(zip(before, now, strict=False)) if a != b), min(len(before), len(now))
-    )
-    start = max(0, position - CONTEXT_CHARS)
-    end = position + CONTEXT_CHARS
-    return f"part at character {position + 1}: recorded {before[start:end]!r}, now {now[start:end]!r}"

@@ -245,7 +245,7 @@ async def _rerun(
             seats = make_seats(started.agents, models, deadline, options.endpoints, options.connections)
         async with aclosing(seats):
             _check_models(session, started, seats.ports)
-            recorder = Recorder(journal, events, replay=replay, observer=options.observer)
+            recorder = Recorder(journal, events, replay=replay, observer=options.observer, recalls=not replay)
             recorder.on_live = pause.release
             setup = recorded_setup(started, journal, seats, options)
             if not replay:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _OF_ALL = (CancelRequested, CommentPosted, BlindnessLifted, SessionParked, SessionResumed, SessionFinished)
 """Events without a word of an agent's."""
-_ID_FIELDS = ("task", "text", "prompt", "form", "vectors", "report", "presentation", "forecasts")
+_ID_FIELDS = ("task", "text", "body", "prompt", "form", "vectors", "report", "presentation", "forecasts")
 HeldSeats = Callable[[Records, str], frozenset[str]]
 """Returns the seats of a session that somebody holds."""
 
