@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import statistics
 import time
@@ -17,13 +16,13 @@ from consilience.models.port import ModelRequest
 from consilience.protocols.debate import Debate, DebateReport
 from consilience.testing import AnyModel
 from rows import OURS, Results, Row, Series
-from workload import TASK, Latency, emergence, fresh, log_normal, model_cpu
+from workload import TASK, Latency, emergence, fresh, log_normal, model_cpu, settle_memory
 from workload import run as run_plain
 
 GROUP = "debate"
-AGENTS, MESSAGES, SECONDS = 12, 400, 0.2
-FULL_WINDOWS = 72
-"""Messages after which the windows of three threads are full."""
+AGENTS, SECONDS = 12, 0.2
+WINDOW_CYCLE = 48
+"""Messages in which the windows of three threads are filled from 8 to 24 messages and cut."""
 FLAT, REUSE, WALL, CPU = 1.15, 0.75, 1.1, 2.5
 SEED_TABLE = {2: (24, 60), 3: (40, 90), 5: (80, 180), 8: (140, 300), 12: (220, 450)}
 """Messages and seconds by number of agents, as seed 002 expects them."""
@@ -67,24 +66,24 @@ def measure(results: Results, directory: Path, repeats: int, quick: bool) -> Non
             )
         ]
     )
-    results.add([asyncio.run(_cpu(directory, 2 if quick else repeats))])
+    results.add([asyncio.run(_cpu(agents, directory, 2 if quick else repeats)) for agents in (3, AGENTS)])
     _prompts(results, directory, quick)
     sizes = (2, 3, 5) if quick else tuple(SEED_TABLE)
     for agents in sizes:
         results.add(_size(agents, directory))
 
 
-async def _cpu(directory: Path, repeats: int) -> Row:
-    """CPU of a call in a debate of 12 with 100 messages beside that of a call in emergence, in turn; the first pair warms up."""
+async def _cpu(agents: int, directory: Path, repeats: int) -> Row:
+    """CPU of a call in a debate with up to 100 messages beside that of a call in emergence, in turn; the first pair warms up."""
     options = ("the first way", "the second way", "the third way")
-    protocol = Debate(debaters=AGENTS, option=options, max_messages=100, max_duration=7_200, stagnation=1_000)
+    protocol = Debate(debaters=agents, option=options, max_messages=100, max_duration=7_200, stagnation=1_000)
     tree = emergence(10, 3, 2)
     ratios, notes = [], []
     for _ in range(repeats + 1):
-        gc.collect()
+        settle_memory()
         plain = await run_plain(tree, fresh(directory))
         beside = (plain.cpu - await model_cpu(plain.requests)) / plain.calls
-        gc.collect()
+        settle_memory()
         debate = await _run(protocol, directory)
         began = time.process_time()
         alone = Talkers(lambda request: 0.0, False)
@@ -95,17 +94,17 @@ async def _cpu(directory: Path, repeats: int) -> Row:
         notes = [
             f"{debate.calls} calls, {debate.report.steps} messages; last {own * 1000:.2f} ms and {beside * 1000:.2f} ms"
         ]
-    name = f"CPU per call: a debate of {AGENTS}, up to 100 messages ÷ emergence, 100 leaves"
+    name = f"CPU per call: a debate of {agents}, up to 100 messages ÷ emergence, 100 leaves"
     return Row(GROUP, name, "×", Series(OURS, tuple(ratios[1:])), CPU, notes=tuple(notes))
 
 
 def _prompts(results: Results, directory: Path, quick: bool) -> None:
     """Long threads: three propositions, with budgets of 40 and 60 messages each."""
-    marks = (20, 100) if quick else (20, 50, 100, 200, MESSAGES)
+    marks = (20, 100) if quick else (20, 100, 200, 300)
     protocol = Debate(
         debaters=AGENTS,
         option=("the first way", "the second way", "the third way"),
-        max_messages=marks[-1],
+        max_messages=marks[-1] + WINDOW_CYCLE // 2,
         max_duration=7_200,
         discovery_messages=40,
         evidence_messages=60,
@@ -118,18 +117,14 @@ def _prompts(results: Results, directory: Path, quick: bool) -> None:
     other = asyncio.run(chats.run(AGENTS, marks[-1])).characters if chats.installed() else ()
     if not other:
         results.skip(chats.MISSING)
-    for mark in (mark for mark in marks if mark <= len(ours)):
+    for mark in marks:
         beside = (Series(chats.CHAT, (_mean(other, mark),)),) if other else ()
         name = f"prompt characters per message, a debate of {AGENTS}, at message {mark}"
         results.add([Row(GROUP, name, "", Series(OURS, (_mean(ours, mark),)), beside=beside)])
-    full = max(ours[FULL_WINDOWS : 2 * FULL_WINDOWS], default=ours[-1])
-    growth = Row(
-        GROUP,
-        f"longest prompt of the last {AGENTS} messages ÷ the longest with a full window",
-        "×",
-        Series(OURS, (max(ours[-AGENTS:]) / full,)),
-        FLAT,
-    )
+    if not quick:
+        name = f"mean prompt around message {marks[-1]} ÷ around message {marks[1]}"
+        ratio = _around(ours, marks[-1]) / _around(ours, marks[1])
+        results.add([Row(GROUP, name, "×", Series(OURS, (ratio,)), FLAT)])
     reuse = Row(
         GROUP,
         "share of prompt characters that begin an earlier prompt too",
@@ -137,7 +132,7 @@ def _prompts(results: Results, directory: Path, quick: bool) -> None:
         Series(OURS, (_reuse([request.text for request in run.requests]),), more_is_better=True),
         REUSE,
     )
-    results.add([growth, reuse])
+    results.add([reuse])
 
 
 def _longest_run(protocol: Debate, directory: Path) -> _Run:
@@ -242,6 +237,11 @@ def _reuse(texts: Sequence[str]) -> float:
                 open_prefix = False
                 seen.add(digest)
     return shared / total
+
+
+def _around(characters: Sequence[int], mark: int) -> float:
+    """The mean over as many messages as a window needs to fill and to be cut."""
+    return statistics.mean(characters[mark - WINDOW_CYCLE // 2 : mark + WINDOW_CYCLE // 2])
 
 
 def _mean(characters: Sequence[int], mark: int) -> float:

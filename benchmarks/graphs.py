@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Any
 
 from consilience.models.scripted import ScriptedModel
 from talk import Job, Plan, Steps, Talk, chain_job, gather_steps, in_phases, request, tree_steps, validated
-from workload import Latency, Ran, reply
+from workload import Latency, Ran, Resumed, interrupt, reply, resume, timed
 
 NODES = "LangGraph, a node per call, SQLite checkpointer"
 PHASES = "LangGraph, a node per phase, SQLite checkpointer"
@@ -54,7 +53,7 @@ async def run_tree(
     model = ScriptedModel(reply, latency)
     async with checkpointer(path) as saver:
         graph = _phased(tree_steps(children, depth), rounds, _work(model), saver, split=not phases)
-        return await _timed(graph, model, {"round": 0, "said": {}}, saver)
+        return await _timed(graph, model, {"round": 0, "said": {}})
 
 
 async def run_gather(size: int, path: Path | None) -> Ran:
@@ -62,16 +61,13 @@ async def run_gather(size: int, path: Path | None) -> Ran:
     model = ScriptedModel(reply)
     async with checkpointer(path) as saver:
         graph = _phased(gather_steps(size), 1, _work(model), saver, split=True)
-        return await _timed(graph, model, {"round": 0, "said": {}}, saver)
+        return await _timed(graph, model, {"round": 0, "said": {}})
 
 
 async def run_tasks(steps: Steps, rounds: int, path: Path) -> Ran:
     """The phases as a workflow of the functional API, gathered in plain Python."""
 
-    async def flow(call: Work) -> None:
-        await in_phases(steps, rounds, call)
-
-    return await _functional(flow, path)
+    return await _functional(lambda call: in_phases(steps, rounds, call), path)
 
 
 async def run_chain(calls: int, path: Path) -> Ran:
@@ -85,30 +81,76 @@ async def run_chain(calls: int, path: Path) -> Ran:
     return await _functional(flow, path)
 
 
-async def _functional(flow: Callable[[Work], Awaitable[None]], path: Path) -> Ran:
-    from langgraph.func import entrypoint, task
+async def resume_tree(
+    children: int, depth: int, rounds: int, last: str, path: Path, *, phases: bool = False
+) -> Resumed:
+    """Break off at the call `last`, and go on from the latest checkpoint. The graph is built anew, which is counted."""
 
+    def built(model: ScriptedModel, saver: Any) -> Any:
+        return _phased(tree_steps(children, depth), rounds, _work(model), saver, split=not phases)
+
+    return await _resumed(built, {"round": 0, "said": {}}, last, path)
+
+
+async def resume_tasks(steps: Steps, rounds: int, last: str, path: Path) -> Resumed:
+    """The same for a workflow of the functional API, which is executed again with the results of its tasks."""
+
+    def built(model: ScriptedModel, saver: Any) -> Any:
+        return _workflow(lambda call: in_phases(steps, rounds, call), model, saver)
+
+    return await _resumed(built, {}, last, path)
+
+
+async def _resumed(built: Callable[[ScriptedModel, Any], Any], state: Any, last: str, path: Path) -> Resumed:
+    async def run(model: ScriptedModel, state: Any) -> None:
+        async with checkpointer(path) as saver:
+            await built(model, saver).ainvoke(state, _config())
+
+    await interrupt(last, lambda model: run(model, state))
+    return await resume(lambda model: run(model, None))
+
+
+async def run_side_by_side(
+    steps: Steps, rounds: int, path: Path, models: Sequence[ScriptedModel], within: float
+) -> None:
+    """As many workflows of the functional API as there are models, on one checkpointer; they begin within so many seconds."""
+
+    async def one(n: int, model: ScriptedModel, saver: Any) -> None:
+        await asyncio.sleep(within * n / len(models))
+        flow = _workflow(lambda call: in_phases(steps, rounds, call), model, saver)
+        await flow.ainvoke({}, _config(f"s{n}"))
+
+    async with checkpointer(path) as saver:
+        await asyncio.gather(*(one(n, model, saver) for n, model in enumerate(models)))
+
+
+async def _functional(flow: Callable[[Work], Awaitable[object]], path: Path) -> Ran:
     model = ScriptedModel(reply)
     async with checkpointer(path) as saver:
-
-        @task
-        async def call(job: Job) -> str:
-            return validated(job, (await model.complete(request(job))).text)
-
-        @entrypoint(checkpointer=saver)
-        async def workflow(_: dict[str, Any]) -> None:
-            await flow(call)
-
-        return await _timed(workflow, model, {}, saver)
+        return await _timed(_workflow(flow, model, saver), model, {})
 
 
-async def _timed(graph: Any, model: ScriptedModel, state: Any, saver: Any) -> Ran:
+def _workflow(flow: Callable[[Work], Awaitable[object]], model: ScriptedModel, saver: Any) -> Any:
+    from langgraph.func import entrypoint, task
+
+    @task
+    async def call(job: Job) -> str:
+        return validated(job, (await model.complete(request(job))).text)
+
+    @entrypoint(checkpointer=saver)
+    async def workflow(_: dict[str, Any]) -> None:
+        await flow(call)
+
+    return workflow
+
+
+async def _timed(graph: Any, model: ScriptedModel, state: Any) -> Ran:
+    return await timed(model, lambda: graph.ainvoke(state, _config()))
+
+
+def _config(thread: str = "bench") -> dict[str, Any]:
     os.environ["LANGSMITH_TRACING"] = "false"
-    config = {"configurable": {"thread_id": "bench"}, "recursion_limit": 100_000}
-    wall, cpu = time.perf_counter(), time.process_time()
-    await graph.ainvoke(state, config)
-    cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
-    return Ran(cpu, wall, 0.0, tuple(model.requests), "bench")
+    return {"configurable": {"thread_id": thread}, "recursion_limit": 100_000}
 
 
 def _phased(steps: Steps, rounds: int, work: Work, saver: Any, *, split: bool) -> Any:

@@ -6,7 +6,6 @@ An exponent is fitted over the three largest sizes: what a run costs however sma
 from __future__ import annotations
 
 import asyncio
-import gc
 import sqlite3
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from pathlib import Path
 import chats
 from consilience.engine.protocol import Protocol
 from rows import EXPONENT, OURS, Results, Row, Series, exponent, short
-from workload import InTurn, OneGather, emergence, fresh, run
+from workload import InTurn, OneGather, emergence, fresh, run, settle_memory
 
 GROUP = "growth"
 TARGET = 1.1
@@ -100,8 +99,7 @@ async def _best(protocol: Protocol, size: int, directory: Path) -> Grown:
 
 async def _grown(protocol: Protocol, size: int, directory: Path) -> Grown:
     path = fresh(directory)
-    gc.collect()
-    gc.freeze()  # what the packages compared with left in memory is not walked again
+    settle_memory()
     ran = await run(protocol, path)
     db = sqlite3.connect(path)
     try:
@@ -115,8 +113,7 @@ async def _chats(sizes: Sequence[int]) -> list[Grown]:
     await chats.run(10, 20)
     figures = []
     for size in sizes:
-        gc.collect()
-        gc.freeze()  # what the packages compared with left in memory is not walked again
+        settle_memory()
         made = await chats.run(10, size, save=True)
         figures.append(Grown(size, size, made.ran.cpu, made.ran.wall, made.saved))
     return figures

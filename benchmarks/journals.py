@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import sqlite3
 import statistics
 import time
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import chats
 import consilience
+import executors
 import graphs
 import steps
 from consilience.domain.events import CallCompleted, CallEvent, ReplyRejected, SessionFinished, SessionStarted
@@ -22,13 +23,15 @@ from consilience.journal.sqlite import SqliteStore
 from consilience.models.scripted import ScriptedModel
 from rows import EXPONENT, OURS, Results, Row, Series, exponent
 from talk import tree_steps
-from workload import TASK, emergence, fixed, fresh, reply, run
+from workload import TASK, Resumed, emergence, fixed, fresh, reply, resume, run, settle_memory
 
 GROUP = "journal"
 EVENTS = 10_000
 MESSAGES = 200
 PER_ROUND = 264
 """Events of a round with 100 leaves: 231 calls, and the objections published."""
+RESTORED = 0.35
+"""Max share of the CPU of a replay that a resume may take to its first call."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,7 @@ def measure(results: Results, directory: Path, repeats: int, quick: bool) -> Non
     sizes = [asyncio.run(_size(n, directory)) for n in rounds]
     others = [asyncio.run(_graph_size(n, directory)) for n in rounds] if graphs.installed() else []
     results.add(_growth(sizes, others, _others_bytes(results, rounds[-1], directory)))
-    results.add([asyncio.run(_resume(directory, max(2, repeats // 2), 2_000 if quick else EVENTS))])
+    results.add(asyncio.run(_resumes(results, directory, 1 if quick else max(2, repeats // 2), quick)))
     results.add([asyncio.run(_replay(directory, repeats, 0.2 if quick else 1.0))])
 
 
@@ -171,43 +174,89 @@ def _growth(sizes: list[Size], others: list[Size], kept: tuple[Series, ...]) -> 
     ]
 
 
-async def _resume(directory: Path, repeats: int, events: int) -> Row:
-    """Killed before its report was committed, and gone on with: opened, read, matched, run to the end."""
-    protocol = emergence(10, 3, max(2, round(events / PER_ROUND)))
-    walls: list[float] = []
-    cpu: list[float] = []
-    count = 0
-    for _ in range(repeats):
-        path = fresh(directory)
-        options = Options(faults=Fault("before_finish").hit)
-        with suppress(Crash):  # the store goes with it, as with a killed process
-            await consilience.deliberate(
-                TASK, protocol, model=ScriptedModel(reply), store=SqliteStore(path), session="s", options=options
-            )
-        model = ScriptedModel(reply)
-        gc.collect()
-        gc.freeze()  # what the packages compared with left in memory is not walked again
-        began, spent = time.perf_counter(), time.process_time()
+async def _interrupted(rounds: int, path: Path) -> None:
+    """Break off at the last call of the last round; the store goes with it, as with a killed process."""
+    options = Options(faults=Fault("closing_call", nth=rounds).hit)
+    protocol = emergence(10, 3, rounds)
+    with suppress(Crash):
+        await consilience.deliberate(
+            TASK, protocol, model=ScriptedModel(reply), store=SqliteStore(path), session="s", options=options
+        )
+
+
+async def _resumed(path: Path) -> Resumed:
+    async def go_on(model: ScriptedModel) -> None:
         store = SqliteStore(path)
         try:
             await consilience.resume("s", store=store, model=model)
-            walls.append(time.perf_counter() - began)
-            cpu.append(time.process_time() - spent)
-            count = len(store.read("s"))
         finally:
             store.close()
-        if model.requests:
-            raise RuntimeError(f"the resumed run asked for {len(model.requests)} calls that were recorded")
-    return Row(
-        GROUP,
-        f"resume of a journal of {count:,} events",
-        "s",
-        Series(OURS, tuple(walls)),
-        round(count / EVENTS, 3),
-        notes=(
-            f"emergence with 100 leaves; {statistics.median(cpu):.2f} s of CPU; the target is 1 s for {EVENTS:,} events",
+
+    return await resume(go_on)
+
+
+async def _resumes(results: Results, directory: Path, repeats: int, quick: bool) -> list[Row]:
+    """CPU to go on with a run that was killed before its last call: opened, read, restored; the call; the end."""
+    rounds = (2_000 if quick else EVENTS) // PER_ROUND
+    last = f"round-{rounds}/observe/L1N1"
+    ways: dict[str, Callable[[Path], Awaitable[Resumed]]] = {}
+    if graphs.installed():
+        ways[graphs.TASKS] = lambda path: graphs.resume_tasks(tree_steps(10, 3), rounds, last, path)
+        ways[graphs.NODES] = lambda path: graphs.resume_tree(10, 3, rounds, last, path)
+        ways[graphs.PHASES] = lambda path: graphs.resume_tree(10, 3, rounds, last, path, phases=True)
+    if executors.installed():
+        ways[executors.SUPERSTEPS] = lambda path: executors.resume_tree(10, 3, rounds, last, path)
+    else:
+        results.skip(executors.MISSING)
+    took: dict[str, list[Resumed]] = {name: [] for name in (OURS, *ways)}
+    replays: list[float] = []
+    events = 0
+    for n in range(repeats + 1):
+        path = fresh(directory)
+        await _interrupted(rounds if n else 2, path)
+        ours = await _resumed(path)
+        if n == 0:  # warms up
+            continue
+        took[OURS].append(ours)
+        replayed, events = await _replayed("s", path)
+        replays.append(replayed)
+        for name, way in ways.items():
+            took[name].append(await way(fresh(directory)))
+
+    def series(name: str, of: Callable[[Resumed], float]) -> Series:
+        return Series(name, tuple(of(resumed) for resumed in took[name]))
+
+    def first(resumed: Resumed) -> float:
+        return resumed.first
+
+    def end(resumed: Resumed) -> float:
+        return resumed.end
+
+    executed = Series("its replay, which executes every round", tuple(replays), at_least=1 / RESTORED)
+    what = f"CPU of a resume, {events:,} events, to"
+    return [
+        Row(
+            GROUP,
+            f"{what} its first call",
+            "s",
+            series(OURS, first),
+            beside=(executed, *(series(name, first) for name in ways)),
+            notes=(f"emergence with 100 leaves, {rounds} rounds, killed before the last call of the last round",),
         ),
-    )
+        Row(GROUP, f"{what} its end", "s", series(OURS, end), beside=tuple(series(name, end) for name in ways)),
+    ]
+
+
+async def _replayed(session: str, path: Path) -> tuple[float, int]:
+    """CPU seconds of a replay, and events of the session."""
+    store = SqliteStore(path)
+    settle_memory()
+    try:
+        began = time.process_time()
+        await consilience.replay(session, store=store)
+        return time.process_time() - began, len(store.read(session))
+    finally:
+        store.close()
 
 
 async def _replay(directory: Path, repeats: int, latency: float) -> Row:
@@ -217,8 +266,7 @@ async def _replay(directory: Path, repeats: int, latency: float) -> Row:
     cpu: list[float] = []
     for _ in range(repeats):
         store = SqliteStore(path)
-        gc.collect()
-        gc.freeze()  # what the packages compared with left in memory is not walked again
+        settle_memory()
         try:
             began, spent = time.perf_counter(), time.process_time()
             await consilience.replay(ran.session, store=store)

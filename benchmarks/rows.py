@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 OURS = "consilience"
 EXPONENT = "exponent"
@@ -21,9 +22,10 @@ PACKAGES = (
     "jinja2",
     "langgraph",
     "langgraph-checkpoint-sqlite",
+    "agent-framework-core",
+    "dbos",
     "pydantic-ai-slim",
     "autogen-agentchat",
-    "dbos",
 )
 
 
@@ -34,6 +36,8 @@ class Series:
     name: str
     values: tuple[float, ...]
     more_is_better: bool = False
+    at_least: float | None = None
+    """How many times ours it should be, of what runs beside ours."""
 
     @property
     def median(self) -> float:
@@ -75,6 +79,19 @@ class Row:
         assert self.target is not None
         return figure >= self.target if self.ours.more_is_better else figure <= self.target
 
+    def lines(self) -> list[Line]:
+        """Its lines of the table: ours, then what ran beside it."""
+        sign = "≥" if self.ours.more_is_better else "≤"
+        target = "" if self.target is None else f"{sign} {self.target:,g}"
+        times = "1" if any(self.times(other) for other in self.beside) else ""
+        lines = [Line(self.name, self.unit, times, target, self.verdict, self.ours)]
+        for other in self.beside:
+            ratio = self.times(other)
+            target = "" if other.at_least is None else f"≥ {other.at_least:,g}"
+            verdict = "" if other.at_least is None else "yes" if (ratio or 0) >= other.at_least else "no"
+            lines.append(Line(other.name, "", "" if ratio is None else f"{ratio:,.2f}", target, verdict, other))
+        return lines
+
     def as_json(self) -> dict[str, object]:
         return {
             "group": self.group,
@@ -83,9 +100,23 @@ class Row:
             "target": self.target,
             "verdict": self.verdict,
             **_figures(self.ours),
-            "beside": [_figures(other) | {"times_ours": self.times(other)} for other in self.beside],
+            "beside": [
+                _figures(other) | {"times_ours": self.times(other), "at_least": other.at_least} for other in self.beside
+            ],
             "notes": list(self.notes),
         }
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a table. `verdict` says whether the target is met."""
+
+    name: str
+    unit: str
+    times: str
+    target: str
+    verdict: str
+    series: Series
 
 
 @dataclass
@@ -133,69 +164,74 @@ def machine(directory: Path) -> dict[str, object]:
 
 
 def print_table(results: Results, where: Mapping[str, object], repeats: int) -> None:
-    """The table on standard output: what is ours, then what ran beside it and how many times ours that is."""
+    """The table on standard output: what is ours, then what ran beside it."""
     from rich.console import Console
     from rich.table import Table
 
     # piped output has no terminal to fit; wrapped cells would only break lines
-    console = Console(width=None if sys.stdout.isatty() else 150, highlight=False)
+    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
     table = Table(title=f"consilience benchmarks, median and best of up to {repeats} repeats", title_justify="left")
-    table.add_column("measure")
-    for column in ("unit", "median", "best", "target", "met", "times ours"):
-        table.add_column(column, justify="left" if column in ("unit", "met") else "right")
+    for column in ("measure", "times ours", "target", "met", "unit", "median", "best"):
+        table.add_column(column, justify="left" if column in ("measure", "met", "unit") else "right")
+    verdicts = {"yes": "[green]yes[/green]", "best": "[yellow]best only[/yellow]", "no": "[red]no[/red]", "": ""}
     group = ""
     for row in results.rows:
         if row.group != group:
             table.add_section()
             group = row.group
-        ours = row.ours
-        table.add_row(
-            f"[bold]{row.name}[/bold]",
-            row.unit,
-            short(ours.median),
-            short(ours.best),
-            _target(row),
-            {"yes": "[green]yes[/green]", "best": "[yellow]best only[/yellow]", "no": "[red]no[/red]"}.get(row.verdict),
-            "",
-        )
-        for other in row.beside:
-            table.add_row(f"  {other.name}", "", short(other.median), short(other.best), "", "", _times(row, other))
+        for n, line in enumerate(row.lines()):
+            name = f"  {line.name}" if n else f"[bold]{line.name}[/bold]"
+            figures = (short(line.series.median), short(line.series.best))
+            table.add_row(name, line.times, line.target, verdicts[line.verdict], line.unit, *figures)
     console.print(table)
     for row in results.rows:
         for note in row.notes:
             console.print(f"{row.name}: {note}.", soft_wrap=True)
-    console.print(
-        f"{where['cores']} cores ({where['processor']}), Python {where['python']}, load per core {where['load']}, "
-        f"a fixed loop takes {where['loop_ms']} ms of CPU, a durable commit {where['commit_ms']} ms.",
-        soft_wrap=True,
-    )
+    console.print(described(where), soft_wrap=True)
     for why in results.skipped:
         console.print(f"Skipped: {why}", soft_wrap=True)
 
 
-def print_markdown(results: Results, where: Mapping[str, object], titles: Mapping[str, str]) -> None:
-    """The tables of docs/benchmarks.md on standard output, a heading and a table for each group, what is to be noted below."""
+def described(where: Mapping[str, Any]) -> str:
+    """On what machine and with which packages this ran."""
+    packages = ", ".join(f"{name} {version}" for name, version in where["packages"].items())
+    return (
+        f"{where['date']}, {where['cores']} cores ({where['processor']}), {where['system']}, Python {where['python']}, "
+        f"{packages}. Load per core at the end {where['load']}; a fixed loop takes {where['loop_ms']} ms of CPU, a small "
+        f"durable commit {where['commit_ms']} ms."
+    )
+
+
+HEADER = "| measure | times ours | target | median | best |"
+
+
+def markdown_table(rows: Iterable[Row]) -> list[str]:
+    """The lines of a table of docs/benchmarks.md."""
+    lines = [HEADER, "|---|--:|--:|--:|--:|"]
+    for row in rows:
+        for n, line in enumerate(row.lines()):
+            name = line.name if n else f"**{line.name}, {line.unit}**" if line.unit else f"**{line.name}**"
+            target = line.target + {"no": ", missed", "best": ", best only"}.get(line.verdict, "")
+            cells = (name, line.times, target, short(line.series.median), short(line.series.best))
+            lines.append("".join(f"| {cell} " if cell else "| " for cell in cells) + "|")
+    return lines
+
+
+def write_page(page: Path, results: Results, where: Mapping[str, Any], titles: Mapping[str, str]) -> None:
+    """Put the tables of these results into the page, each below the heading of its group, and where they were measured.
+
+    Raises `ValueError` for a group without a table there.
+    """
+    lines = page.read_text("utf-8").splitlines()
     for group in dict.fromkeys(row.group for row in results.rows):
-        rows = [row for row in results.rows if row.group == group]
-        print(f"## {titles[group]}\n\n| measure | median | best | target | times ours |\n|---|--:|--:|--:|--:|")
-        for row in rows:
-            name = f"{row.name}, {row.unit}" if row.unit else row.name
-            target = _target(row) + {"no": ", missed", "best": ", best only"}.get(row.verdict, "")
-            _print_cells(f"**{name}**", short(row.ours.median), short(row.ours.best), target, "")
-            for other in row.beside:
-                _print_cells(other.name, short(other.median), short(other.best), "", _times(row, other))
-        print()
-        for row in rows:
-            for note in row.notes:
-                print(f"<!-- {row.name}: {note}. -->")
-        print()
-    print(f"<!-- {dict(where)} -->")
-    for why in results.skipped:
-        print(f"<!-- Skipped: {why} -->")
-
-
-def _print_cells(*cells: str) -> None:
-    print("".join(f"| {cell} " if cell else "| " for cell in cells) + "|")
+        title = f"## {titles[group]}"
+        begin = lines.index(HEADER, lines.index(title))
+        if any(line.startswith("## ") for line in lines[lines.index(title) + 1 : begin]):
+            raise ValueError(f"{page} has no table below {title!r}")
+        end = next((n for n in range(begin, len(lines)) if not lines[n].startswith("|")), len(lines))
+        lines[begin:end] = markdown_table(row for row in results.rows if row.group == group)
+    lines = [f"**Setting.** {described(where)}" if line.startswith("**Setting.**") else line for line in lines]
+    page.write_text("\n".join(lines) + "\n", "utf-8")
 
 
 def exponent(sizes: Sequence[float], figures: Sequence[float]) -> float:
@@ -215,17 +251,6 @@ def short(figure: float) -> str:
     if figure >= 1000:
         return f"{figure:,.0f}"
     return f"{figure:.3f}" if figure < 10 else f"{figure:.1f}"
-
-
-def _times(row: Row, other: Series) -> str:
-    times = row.times(other)
-    return "" if times is None else f"{times:,.2f}"
-
-
-def _target(row: Row) -> str:
-    if row.target is None:
-        return ""
-    return f"{'≥' if row.ours.more_is_better else '≤'} {row.target:,g}"
 
 
 def _loop() -> float:

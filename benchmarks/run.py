@@ -1,4 +1,4 @@
-"""Run the benchmarks: `python benchmarks/run.py [--quick] [--row NAME]… [--markdown] [--json PATH]`. See docs/benchmarks.md."""
+"""Run the benchmarks: `python benchmarks/run.py [--quick] [--row NAME]… [--page PATH] [--json PATH]`. See docs/benchmarks.md."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ import cost
 import debates
 import growth
 import journals
+import memory
 import prompts
 import startup
 import vectors
 import walls
 import workspaces
-from rows import Results, machine, print_markdown, print_table
+from rows import Results, machine, print_table, write_page
 
 Measure = Callable[[Results, Path, int, bool], None]
 
@@ -29,6 +30,7 @@ GROUPS: dict[str, Measure] = {
     walls.GROUP: walls.measure,
     startup.GROUP: startup.measure,
     journals.GROUP: journals.measure,
+    memory.GROUP: memory.measure,
     growth.GROUP: growth.measure,
     prompts.GROUP: prompts.measure,
     debates.GROUP: debates.measure,
@@ -40,6 +42,7 @@ TITLES = {
     walls.GROUP: "Waiting",
     startup.GROUP: "Start-up",
     journals.GROUP: "Journal",
+    memory.GROUP: "Memory",
     growth.GROUP: "Growth",
     prompts.GROUP: "Prompts",
     debates.GROUP: "Debate",
@@ -51,8 +54,8 @@ DEFAULT_JSON = Path(__file__).parent / "results.json"
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Benchmarks of consilience: a table, and a JSON file of every figure.")
-    parser.add_argument("--quick", action="store_true", help="smaller runs, fewer repeats: a minute and a half")
-    parser.add_argument("--markdown", action="store_true", help="print the tables as they stand in docs/benchmarks.md")
+    parser.add_argument("--quick", action="store_true", help="smaller runs, fewer repeats: three minutes")
+    parser.add_argument("--page", type=Path, metavar="PATH", help="put the tables into this page: docs/benchmarks.md")
     parser.add_argument("--json", type=Path, default=DEFAULT_JSON, metavar="PATH", help=f"default {DEFAULT_JSON}")
     groups = ", ".join(GROUPS)
     parser.add_argument(
@@ -78,9 +81,8 @@ def main() -> None:
             progress.print(f"measured {name} in {time.perf_counter() - began:.0f} s")
         where = machine(Path(directory))
     options.json.write_text(json.dumps(results.as_json(where, repeats, options.quick), indent=1) + "\n", "utf-8")
-    if options.markdown:
-        print_markdown(results, where, TITLES)
-        return
+    if options.page:
+        write_page(options.page, results, where, TITLES)
     print_table(results, where, repeats)
     print(f"Every figure: {options.json}")
 

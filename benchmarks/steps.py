@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from consilience.models.scripted import ScriptedModel
-from talk import Job, gather_steps, in_phases, request, tree_steps, validated
-from workload import Ran, reply
+from talk import Call, Job, gather_steps, in_phases, request, tree_steps, validated
+from workload import Ran, reply, timed
 
 STEPS = "DBOS, a durable step per call, SQLite"
 MISSING = "DBOS is not installed (pip install --group bench); its steps are left out."
 
-_model: list[ScriptedModel] = []
+model_now: list[ScriptedModel] = []
 """What steps ask: a step is registered once for the process, and its arguments should be what identifies a call."""
 
 
@@ -26,53 +26,65 @@ def installed() -> bool:
 
 
 async def run_tree(children: int, depth: int, rounds: int, path: Path) -> Ran:
-    return await _apart(path, lambda flows: flows[0](children, depth, rounds))
+    return await launched(path, lambda: _flows().tree(children, depth, rounds))
 
 
 async def run_gather(size: int, path: Path) -> Ran:
-    return await _apart(path, lambda flows: flows[1](size))
+    return await launched(path, lambda: _flows().gather(size))
 
 
-async def _apart(path: Path, begin: Callable[[Any], Awaitable[Any]]) -> Ran:
-    """In a loop of its own: DBOS makes its thread pool the loop's default and leaves it there when it is shut down."""
+async def launched(path: Path, begin: Callable[[], Awaitable[Any]]) -> Ran:
+    """Run a workflow in a loop of its own: DBOS makes its thread pool the loop's default and leaves it there when it is shut down.
+
+    Launching, making the tables and shutting down are not counted.
+    """
     return await asyncio.to_thread(lambda: asyncio.run(_launched(path, begin)))
 
 
-@cache
-def _workflows() -> tuple[Callable[..., Awaitable[Any]], Callable[..., Awaitable[Any]]]:
-    from dbos import DBOS
-
-    @DBOS.step()
-    async def call(job: Job) -> str:
-        completion = await _model[0].complete(request(job))
-        return validated(job, completion.text)
-
-    @DBOS.workflow()
-    async def tree(children: int, depth: int, rounds: int) -> None:
-        await in_phases(tree_steps(children, depth), rounds, call)
-
-    @DBOS.workflow()
-    async def gather(size: int) -> None:
-        await in_phases(gather_steps(size), 1, call)
-
-    return tree, gather
-
-
-async def _launched(path: Path, begin: Callable[[Any], Awaitable[Any]]) -> Ran:
-    """Launching, making the tables and shutting down are not counted."""
+async def _launched(path: Path, begin: Callable[[], Awaitable[Any]]) -> Ran:
     from dbos import DBOS, SetWorkflowID
 
-    flows = _workflows()
-    model = ScriptedModel(reply)
-    _model[:] = [model]
+    model_now[:] = [ScriptedModel(reply)]
     url = f"sqlite:///{path}"
     DBOS(config={"name": "bench", "system_database_url": url, "log_level": "ERROR", "console_log_level": "ERROR"})
     DBOS.launch()
     try:
-        wall, cpu = time.perf_counter(), time.process_time()
         with SetWorkflowID("bench"):
-            await begin(flows)
-        cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
+            return await timed(model_now[0], begin)
     finally:
         DBOS.destroy()
-    return Ran(cpu, wall, 0.0, tuple(model.requests), "bench")
+
+
+@dataclass(frozen=True)
+class Flows:
+    """Workflows that make the calls of a tree, and of a fan-out."""
+
+    tree: Callable[[int, int, int], Awaitable[None]]
+    gather: Callable[[int], Awaitable[None]]
+
+
+def register(name: str, call: Call) -> Flows:
+    """Register workflows whose calls are made so."""
+    from dbos import DBOS
+
+    @DBOS.workflow(name=f"{name}_tree")
+    async def tree(children: int, depth: int, rounds: int) -> None:
+        await in_phases(tree_steps(children, depth), rounds, call)
+
+    @DBOS.workflow(name=f"{name}_gather")
+    async def gather(size: int) -> None:
+        await in_phases(gather_steps(size), 1, call)
+
+    return Flows(tree, gather)
+
+
+@cache
+def _flows() -> Flows:
+    from dbos import DBOS
+
+    @DBOS.step()
+    async def call(job: Job) -> str:
+        completion = await model_now[0].complete(request(job))
+        return validated(job, completion.text)
+
+    return register("steps", call)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
 import math
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -182,6 +183,58 @@ async def run(protocol: Protocol, path: Path, latency: float | Latency = 0.0, *,
             f"the run ended {report.stop_reason.value}, which measures something else: {report.warnings}"
         )
     return Ran(cpu, wall, writer, tuple(model.requests), session)
+
+
+async def timed(model: ScriptedModel, work: Callable[[], Awaitable[object]]) -> Ran:
+    """What somebody else's run took that asked this model."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    await work()
+    cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
+    return Ran(cpu, wall, 0.0, tuple(model.requests), "bench")
+
+
+class Interrupted(Exception):
+    """What a run breaks off with."""
+
+
+async def interrupt(last: str, work: Callable[[ScriptedModel], Awaitable[object]]) -> None:
+    """Run until the call with the key `last`, which raises."""
+    try:
+        await work(ScriptedModel(lambda request: Interrupted() if request.key == last else reply(request)))
+    except Interrupted:
+        return
+    raise RuntimeError(f"the run did not break off at {last}")
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """CPU seconds of a resume, from before its journal is opened to its first call, and to its end."""
+
+    first: float
+    end: float
+
+
+async def resume(work: Callable[[ScriptedModel], Awaitable[object]]) -> Resumed:
+    """What it takes to go on with a run whose last call is missing."""
+    first: list[float] = []
+
+    def noted(request: ModelRequest) -> str:
+        first.append(time.process_time())
+        return reply(request)
+
+    settle_memory()
+    began = time.process_time()
+    await work(ScriptedModel(noted))
+    end = time.process_time()
+    if len(first) != 1:
+        raise RuntimeError(f"the resumed run asked for {len(first)} calls, and one was missing")
+    return Resumed(first[0] - began, end - began)
+
+
+def settle_memory() -> None:
+    """Before a measurement: what the packages compared with left in memory is not walked again by the collector."""
+    gc.collect()
+    gc.freeze()
 
 
 async def model_cpu(requests: tuple[ModelRequest, ...]) -> float:

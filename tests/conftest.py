@@ -18,6 +18,7 @@ import pytest
 from xdist.remote import Producer
 
 from consilience.domain.paths import weights_dir
+from kit.certificates import share_certificates
 from kit.golden import Golden
 from kit.lanes import Lanes, order
 
@@ -144,6 +145,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Close the network except for loopback. A test that needs more is marked `enable_socket`."""
     restore_signal_handlers()
     keep_temporary_files_in_memory()
+    share_certificates()
     config.option.allow_unix_socket = True
     if config.option.allow_hosts is None:
         config.option.allow_hosts = ",".join(LOOPBACK)

@@ -29,6 +29,7 @@ SHIPPED: dict[str, type[Protocol]] = {
 ALLOWED: dict[str, str] = {
     "added": "of what a settled round left: the texts that were put after replies",
     "children": "in an example of a call of the Python interface, which an error shows",
+    "closing_reply_tokens": "a setting of every protocol, which the engine defines",
     "confidence": "a field of the common header",
     "convergence": "a view of every session: its checks, which are the engine's",
     "draft": "in the address of a JSON Schema dialect",

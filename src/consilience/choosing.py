@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -68,7 +69,7 @@ class Given:
     thinking: int = 0
     """Most tokens of thinking before a reply."""
 
-    @property
+    @cached_property
     def tokens(self) -> int:
         """Size of all documents."""
         return sum(estimate_tokens(document.text) for document in self.documents)
@@ -85,6 +86,24 @@ class Given:
     def fit_whole(self, replies: int) -> bool:
         """Whether all documents and so many replies of full length fit the window."""
         return self.tokens + replies * Solo().max_reply_tokens <= (self.window or ASSUMED_WINDOW)
+
+    @cached_property
+    def dealt(self) -> tuple[Protocol, tuple[Source, ...]] | None:
+        """`Emergence` with the fewest seats whose share has room, and the documents, dealt to its leaves.
+
+        None if a document already has readers, if a line is larger than a share, or if too many seats were needed. It is asked
+        for before and after the task is read, and to deal large documents takes seconds.
+        """
+        if any(document.agents for document in self.documents):
+            return None
+        window = self.window or ASSUMED_WINDOW
+        try:
+            protocol, dealt = deal_to_agents(
+                Emergence(max_rounds=1), self.documents, "document", window, thinking=self.thinking
+            )
+        except SettingsError:
+            return None
+        return protocol, tuple(dealt)
 
 
 def given_for(
@@ -143,7 +162,7 @@ def reading_of(documents: Sequence[Source]) -> Choose:
 def _by_facts(given: Given) -> ProtocolChoice | None:
     if given.is_change:
         return ProtocolChoice(protocol=Review(), rule="change", given=given)
-    if given.is_large and not given.is_target and deal(given) is None:
+    if given.is_large and not given.is_target and given.dealt is None:
         _whole(given)
     if given.embedded and not given.is_large:
         return ProtocolChoice(protocol=Solo(), rule="embedded", given=given)
@@ -161,7 +180,7 @@ def _by_reading(given: Given, reading: TaskReading) -> ProtocolChoice:
     if is_review and not (given.is_large and is_prose):
         return chosen("review", Review())
     if given.is_large:
-        dealt = None if reading.shape == "ordered" else deal(given)
+        dealt = None if reading.shape == "ordered" else given.dealt
         if dealt is None:
             return chosen("whole", _whole(given))
         protocol, documents = dealt
@@ -191,26 +210,6 @@ def _whole(given: Given) -> Solo:
         if given.fit_whole(replies):
             return Solo(reviews=reviews)
     raise _too_large(given)
-
-
-def deal(given: Given) -> tuple[Protocol, tuple[Source, ...]] | None:
-    """Return `Emergence` with the fewest seats whose share has room, and the documents, dealt to its leaves.
-
-    None if a document already has readers, if a line is larger than a share, or if too many seats were needed.
-    """
-    if any(document.agents for document in given.documents):
-        return None
-    try:
-        protocol, dealt = deal_to_agents(
-            Emergence(max_rounds=1),
-            given.documents,
-            "document",
-            given.window or ASSUMED_WINDOW,
-            thinking=given.thinking,
-        )
-    except SettingsError:
-        return None
-    return protocol, tuple(dealt)
 
 
 def _too_large(given: Given) -> SettingsError:

@@ -131,3 +131,8 @@ def new_reader(context: Any) -> Reader:
     reader.page.on("pageerror", lambda error: reader.problems.append(str(error)))
     reader.page.on("request", lambda asked: None if "//127.0.0.1:" in asked.url else reader.foreign.append(asked.url))
     return reader
+
+
+@pytest.fixture
+def axe() -> Any:
+    return pytest.importorskip("axe_playwright_python.sync_playwright").Axe()

@@ -12,11 +12,16 @@ from urllib.parse import urlsplit
 from browser.conftest import Reader
 from consilience import Debate, deliberate
 from consilience.journal.sqlite import SqliteStore
+from consilience.models.port import ModelRequest
 from consilience.testing import ScriptedModel
 from kit.debating import Debaters, related_cruxes
 from server.served import Served, typed
 
 MAX_TABS = 400
+WIDTHS = (390, 1280, 1920)
+THEMES = ("light", "dark")
+ONLY_VIOLATIONS = {"resultTypes": ["violations"]}
+"""All rules are run; of what passes, the page sends one element a rule."""
 LINES = "The queue held 9,400 messages a second.\nThe vacuum stalled for 38 minutes.\n"
 
 
@@ -102,14 +107,23 @@ def finished(served: Served, **body: object) -> str:
     return session
 
 
-def debate_of_two_cruxes(home: Path) -> str:
-    """Record a debate whose first crux entails its second, in the journal of a server; return the session."""
+def debate_of_two_cruxes(home: Path, words: str = "") -> str:
+    """Record a debate whose first crux entails its second, in the journal of a server; return the session.
+
+    `words` begin all free texts of its agents.
+    """
+    debaters = Debaters(related_cruxes("ENTAILS", hold=[1]))
+
+    def reply(request: ModelRequest) -> str:
+        value = json.loads(debaters(request))
+        free = value.keys() & {"text", "question", "why", "claim", "reason", "metric"}
+        return json.dumps(value | {name: words + value[name] for name in free})
 
     def record() -> str:
         store = SqliteStore(home / "journal.db")
         try:
             protocol = Debate(debaters=4, option=("queues", "streams"), test_cruxes=0)
-            model = ScriptedModel(Debaters(related_cruxes("ENTAILS", hold=[1])))
+            model = ScriptedModel(reply)
             return asyncio.run(deliberate("Queues or streams?", protocol, model=model, store=store)).session
         finally:
             store.close()
@@ -122,3 +136,17 @@ def make_link(reader: Reader) -> str:
     """Make the link of the page that is open; return its address."""
     submit(reader, button(reader, "Make the link"))
     return str(reader.page.locator(".token").inner_text())
+
+
+def look(axe: Any, reader: Reader) -> None:
+    """Look at the page that is open, with all that is folded. It needs scripts, which the report behind a link forbids."""
+    page = reader.page
+    page.evaluate("for (const fold of document.querySelectorAll('details')) fold.open = true")
+    for theme in THEMES:
+        page.emulate_media(color_scheme=theme)
+        for width in WIDTHS:
+            page.set_viewport_size({"width": width, "height": 900})
+            found = axe.run(page, options=ONLY_VIOLATIONS)
+            assert found.response["passes"], "axe looked at nothing"
+            assert found.violations_count == 0, f"{page.url} {theme} {width}\n{found.generate_report()}"
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (page.url, width)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from browser.conftest import Gate, Reader
-from browser.steps import LINES, button, debate_of_two_cruxes, finished, submit, write
+from browser.steps import LINES, button, debate_of_two_cruxes, finished, look, submit, write
 from browser.test_hostile_texts import CASES
 from cli.loopback import Provider
 from consilience.journal.sqlite import SqliteStore
@@ -20,33 +20,10 @@ from consilience.reporting.summary import summary_page
 from server.served import Served, environment_of, serving
 
 pytestmark = pytest.mark.processes
-WIDTHS = (390, 1280, 1920)
-THEMES = ("light", "dark")
-ONLY_VIOLATIONS = {"resultTypes": ["violations"]}
-"""All rules are run; of what passes, the page sends one element a rule."""
 SOURCES = [{"name": "minutes.md", "text": LINES}]
 SEATED = {"protocol": "vote", "settings": {"votes": 2}, "models": ["openai-chat:stub", "human"]}
 RUNNING = dict.fromkeys(CASES, 3) | {"solo": 0, "vote": 1, "review": 1}
 """Answers that a session of each protocol has when its page is looked at while it runs."""
-
-
-@pytest.fixture
-def axe() -> Any:
-    return pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
-
-
-def look(axe: Any, reader: Reader) -> None:
-    """Look at the page that is open, with all that is folded. It needs scripts, which the report behind a link forbids."""
-    page = reader.page
-    page.evaluate("for (const fold of document.querySelectorAll('details')) fold.open = true")
-    for theme in THEMES:
-        page.emulate_media(color_scheme=theme)
-        for width in WIDTHS:
-            page.set_viewport_size({"width": width, "height": 900})
-            found = axe.run(page, options=ONLY_VIOLATIONS)
-            assert found.response["passes"], "axe looked at nothing"
-            assert found.violations_count == 0, f"{page.url} {theme} {width}\n{found.generate_report()}"
-            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (page.url, width)
 
 
 @pytest.mark.matrix(keep=3)
@@ -104,7 +81,9 @@ def test_axe_finds_nothing_on_the_pages_around_sessions(
     write(reader, page.locator("#task"), "Cats or dogs?")
     submit(reader, button(reader, "Show the plan"))
     look(axe, reader)
-    shared = served.post(f"/api/sessions/{first}/share", {"days": 1, "asks": True}, 201)["url"]
+    shared, opinion = (
+        served.post(f"/api/sessions/{first}/share", {"days": 1, "asks": True}, 201)["url"] for _ in range(2)
+    )
     seat = served.post(f"/api/sessions/{waiting}/seats/V2/link", {"days": 1}, 201)["url"]
     call = re.findall(rf'href="(/sessions/{first}/calls/[^"?]+)"', served.request("GET", f"/sessions/{first}/calls")[1])
     for address in (
@@ -128,6 +107,16 @@ def test_axe_finds_nothing_on_the_pages_around_sessions(
     ):
         reader.go(served.url + address)
         look(axe, reader)
+    reader.go(opinion)
+    page.locator("[name=vote]").first.evaluate("field => field.form.noValidate = true")
+    submit(reader, button(reader, "Give it"))  # nothing is chosen
+    assert page.locator("#vote-wrong").count()
+    look(axe, reader)
+    page.locator("[name=vote]").first.check()
+    write(reader, page.locator("#objection"), "Who pays for it?")
+    submit(reader, button(reader, "Give it"))
+    reader.has("blockquote", "Who pays for it?")
+    look(axe, reader)
 
 
 def test_axe_finds_nothing_on_the_files_of_those_who_were_not_there(

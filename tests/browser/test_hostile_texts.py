@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from browser.conftest import PATIENCE, Gate, Reader
+from browser.steps import button, debate_of_two_cruxes, finished, submit
+from browser.test_pictures import REVIEW
 from cli.loopback import provider
 from server.served import Served, serving, typed
 
@@ -29,6 +31,7 @@ HOSTILE = "".join(
         "\u202egnp.exe\u202c\u2066over\u2069 \ue000\ue001\uf8ff \x1b[31m\ud7ff\ufffe ]]>--> `a` **b** ",
     )
 )
+SHORT = f"</title></text></svg><img class={MARK} src=/{MARK}.png onerror={MARK}=1>\u202e "
 LONG = "w" * 1_000_000
 SHOWN = re.compile(rf"{MARK}=1|{MARK}\.png")
 CASES: dict[str, dict[str, Any]] = {
@@ -131,3 +134,45 @@ def test_hostile_texts_are_shown_and_do_nothing(
     assert reader.foreign == [file.as_uri()]
     assert reader.problems == []
     assert [url for url in asked if MARK in url] == []
+
+
+def test_hostile_texts_in_the_pictures_of_a_debate_do_nothing(reader: Reader, served: Served, tmp_path: Path) -> None:
+    session = debate_of_two_cruxes(tmp_path, SHORT)
+    reader.open(served, session)
+    assert reader.page.locator("#crux-map svg a").count() == 2
+    assert SHOWN.search(reader.page.locator("#crux-map").text_content())
+    for path in ("", "/at/60", "/views/crux-map", "/views/stance", "/views/timeline"):
+        reader.open(served, session, path)
+        assert attacks(reader) == {}, path
+    file = tmp_path / "report.html"
+    file.write_text(served.request("GET", f"/api/sessions/{session}/export?format=html")[1])
+    reader.go(file.as_uri())
+    assert attacks(reader) == {}
+    assert reader.problems == []
+
+
+def test_hostile_texts_of_people_do_nothing(reader: Reader, served: Served, gate: Gate) -> None:
+    """In a list that is checked while it is typed, and in an objection by a link that asks for one."""
+    page = reader.page
+    session = served.begin(**REVIEW, models={"red": "human"})
+    reader.go(served.post(f"/api/sessions/{session}/seats/red/link", {"days": 1}, 201)["url"])
+    page.locator("[id='field:findings']").fill(f"- severity: {HOSTILE}\n  claim: {LONG}\n")
+    reader.until("document.getElementById('field:findings-now').textContent !== ''")
+    assert attacks(reader) == {}
+    page.locator("main form").evaluate("form => form.noValidate = true")
+    submit(reader, button(reader, "Answer"))
+    assert HOSTILE[-17:] in page.locator("[id='field:findings']").input_value()
+    assert attacks(reader) == {}
+    submit(reader, button(reader, "Pass"))
+    gate.let(10_000)
+    session = finished(served, protocol="vote", settings={"votes": 2})
+    reader.go(served.post(f"/api/sessions/{session}/share", {"days": 1, "asks": True}, 201)["url"])
+    page.locator("[name=vote]").first.check()
+    page.locator("#objection").fill(HOSTILE)
+    submit(reader, button(reader, "Give it"))
+    assert SHOWN.search(page.locator("blockquote").inner_text())
+    assert attacks(reader) == {}
+    reader.open(served, session, "/links")
+    assert SHOWN.search(page.locator("blockquote").inner_text())
+    assert attacks(reader) == {}
+    assert reader.problems == []

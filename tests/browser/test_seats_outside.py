@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from browser.conftest import PATIENCE, Gate, Reader
-from browser.steps import write
+from browser.steps import look, write
+from browser.test_hostile_texts import SHORT, attacks
 from browser.test_pictures import FINDING, REVIEW, above, holds, reviewing
 from browser.test_session_page import check
 from cli.loopback import MODEL, Provider, begin
@@ -26,7 +28,8 @@ def answer_ticket(workspace: Workspace, agent: str, verdict: str) -> str:
         assert time.monotonic() < end
         time.sleep(0.05)
     asked = claimed.instructions
-    reply: dict[str, object] = {"verdicts": [{"finding": "F1", "verdict": verdict, "reason": "It was read."}]}
+    reason = f"It was read. {SHORT}"
+    reply: dict[str, object] = {"verdicts": [{"finding": "F1", "verdict": verdict, "reason": reason}]}
     if '"vote"' in asked:
         reply = {"findings": [FINDING], "vote": "changes", "confidence": 0.8, "reason": "A sealed reason."}
     submit(workspace, claimed, json.dumps(reply))
@@ -34,7 +37,7 @@ def answer_ticket(workspace: Workspace, agent: str, verdict: str) -> str:
 
 
 def test_review_by_agents_of_a_workspace_shows_its_tickets_and_gates(
-    reader: Reader, served: Served, gate: Gate, model: Provider, tmp_path: Path
+    reader: Reader, served: Served, gate: Gate, model: Provider, tmp_path: Path, axe: Any
 ) -> None:
     gate.answers = reviewing
     workspace = Workspace.create(tmp_path / "shop", agents=["anna"])
@@ -63,6 +66,7 @@ def test_review_by_agents_of_a_workspace_shows_its_tickets_and_gates(
         assert above(reader, "#gates", "#messages")
         assert reader.page.locator("#questions").count() == 0, "a ticket is no question to a person"
         reader.until("document.getElementById('connection').textContent === ''")
+        look(axe, reader)
         while reader.page.locator("#live").get_attribute("data-layout") == "running":
             if claim_waits(workspace):
                 answer_ticket(workspace, "anna", "confirm")
@@ -70,6 +74,7 @@ def test_review_by_agents_of_a_workspace_shows_its_tickets_and_gates(
         reader.watch_to_the_end()
         assert reader.page.evaluate("performance.timeOrigin") == loaded
         reader.has("#report", "first.py")
+        assert attacks(reader) == {}
         check(reader)
     finally:
         running.kill()
@@ -82,7 +87,7 @@ def claim_waits(workspace: Workspace) -> bool:
 
 @pytest.mark.parametrize("by_link", [False, True])
 def test_long_list_of_a_person_is_checked_while_it_is_typed(
-    reader: Reader, served: Served, gate: Gate, by_link: bool
+    reader: Reader, served: Served, gate: Gate, axe: Any, by_link: bool
 ) -> None:
     gate.answers = reviewing
     session = served.begin(**REVIEW, models={"red": "human"})
@@ -94,6 +99,8 @@ def test_long_list_of_a_person_is_checked_while_it_is_typed(
     write(reader, field, "- severity: huge")
     now.filter(has_text="everity must be").wait_for()
     assert not field.evaluate("field => field.validity.valid")
+    look(axe, reader)
+    field.focus()
     page.keyboard.press("Control+a")
     page.keyboard.press("Delete")
     reader.until("document.getElementById('field:findings-now').textContent === ''")

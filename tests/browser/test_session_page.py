@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
-from browser.conftest import Gate, Reader, new_reader
+from browser.conftest import PATIENCE, Gate, Reader, new_reader
 from cli.loopback import Provider
 from server.served import Served, serving, typed
 
 pytestmark = pytest.mark.processes
 EMERGENCE = {"protocol": "emergence", "settings": {"children": 2, "max_rounds": 2}}
+SEATED = {
+    "protocol": "emergence",
+    "settings": {"children": 2, "max_rounds": 2, "answer_pattern": "yes|no"},
+    "models": {"L2N1": "human"},
+    "task": "Is it so, yes or no?",
+}
 DEBATE = {"protocol": "debate", "settings": {"debaters": 2, "max_messages": 24}}
 
 
@@ -138,6 +145,57 @@ def test_killed_server_costs_neither_messages_nor_a_half_typed_reply(
         gate.let(1000)
         reader.has("#connection", "The session has ended")
         assert words.input_value() == "I do not thi"
+    check(reader)
+
+
+@pytest.mark.parametrize("by_link", [False, True])
+def test_killed_server_costs_nothing_of_what_a_person_types_in_a_seat(
+    reader: Reader, tmp_path: Path, model: Provider, gate: Gate, by_link: bool
+) -> None:
+    """The words, the caret and the page stay, also if it is sent meanwhile; the server that comes after gets the reply."""
+    page = reader.page
+    text, point = page.locator("[id='field:text']"), page.locator("[id='field:points.1']")
+    with serving(tmp_path, model) as served:
+        session = served.begin(**SEATED)
+        gate.let(1)
+        address = f"{served.url}/sessions/{session}"
+        if by_link:
+            address = served.post(f"/api/sessions/{session}/seats/L2N1/link", {"days": 1}, 201)["url"]
+        reader.go(address)
+        text.wait_for()
+        text.fill("Yes, since spr")
+        point.fill("It was measu")
+        page.keyboard.press("ArrowLeft")
+        loaded = page.evaluate("performance.timeOrigin")
+        served.process.send_signal(signal.SIGKILL)
+        assert served.process.wait(PATIENCE) == -signal.SIGKILL
+        reader.has("#connection", "Reconnecting")
+        page.get_by_role("button", name="Answer", exact=True).click()
+        reader.has("#connection", "Nothing was sent")
+        point.focus()
+        page.keyboard.type("t")  # before the u
+    with serving(tmp_path, model, "--port", str(urlsplit(served.url).port)) as again:
+        gate.let(1)
+        reader.until("document.getElementById('connection').textContent === ''")
+        assert page.evaluate("performance.timeOrigin") == loaded
+        assert page.evaluate("[document.activeElement.id, document.activeElement.selectionStart]") == [
+            "field:points.1",
+            len("It was meast"),
+        ]
+        assert (text.input_value(), point.input_value()) == ("Yes, since spr", "It was meastu")
+        page.keyboard.press("Backspace")
+        page.keyboard.press("End")
+        page.keyboard.type("red.")
+        text.focus()
+        page.keyboard.press("End")
+        page.keyboard.type("ing.")
+        with page.expect_navigation():
+            page.get_by_role("button", name="Answer", exact=True).click()
+        assert page.locator("[role=alert]").count() == 0
+        gate.let(10_000)
+        reader.go(f"{served.url}/sessions/{session}")
+        reader.has("#log", "Yes, since spring.")
+        assert "It was measured." in again.request("GET", f"/api/sessions/{session}/export?format=html")[1]
     check(reader)
 
 

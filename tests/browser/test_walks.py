@@ -13,18 +13,13 @@ import pytest
 
 from browser.conftest import Gate, Reader, new_reader
 from browser.steps import LINES, begin, button, citing, drop, finished, link, make_link, press, reach, submit, write
+from browser.test_session_page import SEATED
 from browser.tls import tls_proxy
 from cli.loopback import Provider
 from reporting.test_summary import HOUSE_WORDS
 from server.served import Served, environment_of, serving
 
 pytestmark = pytest.mark.processes
-SEATED = {
-    "protocol": "emergence",
-    "settings": {"children": 2, "max_rounds": 2, "answer_pattern": "yes|no"},
-    "models": {"L2N1": "human"},
-    "task": "Is it so, yes or no?",
-}
 
 
 def check(*readers: Reader) -> None:

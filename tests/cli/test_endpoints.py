@@ -362,6 +362,29 @@ def test_plan_says_which_seats_fit_into_their_windows_and_what_would_fit(
     assert "Refused: the closing call cannot fit" in shown
 
 
+@pytest.mark.parametrize(("protocol", "window"), [("decompose", 16_000), ("emergence", 32_000)])
+def test_plan_of_dealt_documents_keeps_every_seat_within_a_declared_window(
+    protocol: str, window: int, home: Path, here: Path, env: dict[str, str | None]
+) -> None:
+    (here / "docs").mkdir()
+    for n in range(8):
+        (here / "docs" / f"{n}.md").write_text("\n\n".join(f"Part {m} of plan {n} is under way." for m in range(400)))
+    with provider() as server:
+        (home / "consilience.toml").write_text(
+            f'[endpoints."{server.url}/v1"]\nfree = true\nthinks = "never"\ncontext_window = {window}\n'
+        )
+        run = (protocol, QUESTION, "--model", f"{server.url}/v1#m", "--source", "docs", "--deal", "auto", "--dry-run")
+        plan = json.loads(command(*run, "--json", env=env, cwd=here).stdout)
+        shown = command(*run, env=env, cwd=here).stdout
+    assert server.asked == []
+    assert sum(share["tokens"] for share in plan["shares"]) > window, "too much for one reading"
+    assert plan["windows"]
+    for line in plan["windows"]:
+        (tokens,) = re.findall(r"up to ([\d,]+) tokens in .*: fits$", line)
+        assert int(tokens.replace(",", "")) <= window
+        assert line in " ".join(shown.split())
+
+
 def test_help_shows_the_endpoint_form(cli: Cli) -> None:
     for protocol in ("solo", "emergence", "compare"):
         assert "http://HOST:PORT/v1#NAME" in " ".join(cli(protocol, "--help").stdout.split())

@@ -108,3 +108,18 @@ def test_a_name_that_is_everywhere_brings_nothing_together_by_itself() -> None:
     rows = [row("Northwind", f"item{n}", f"{n} euros", f"S1:{n}", f"R{n}") for n in range(1, MAX_TOGETHER + 2)]
     assert join_rows(rows) == []
     assert ranks(*rows[:2]) == [0]
+
+
+def test_rows_in_a_script_without_spaces_meet() -> None:
+    ends = row("东港仓库", "租约到期日", "2027年3月4日"), row("东港仓库", "租约的到期日", "2027年5月9日", "S2:1", "B")
+    (pair,) = join_rows(ends)
+    assert pair.places == {("S1", 1), ("S2", 1)}
+    assert join_rows([ends[0], row("西河码头", "租约到期日", "2027年5月9日", "S2:1", "B")]) == []
+
+
+def test_very_many_rows_on_one_thing_are_joined_in_time_and_not_lost() -> None:
+    rows = [row("crane", "load", f"{n} tonnes", f"S{n % 5 + 1}:{n + 1}", f"R{n % 5}") for n in range(900)]
+    pairs = join_rows(rows)
+    assert len(rows) < len(pairs) < MAX_TOGETHER * len(rows)
+    assert {pair.rank for pair in pairs} == {3}
+    assert join_rows(rows[::-1]) == pairs

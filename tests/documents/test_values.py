@@ -37,6 +37,8 @@ EQUAL = [
     ("48 of 52", "48"),
     ("Ms Aldous", "Aldous"),
     ("the tenant", "Tenant"),
+    ("2027年3月4日", "2027 年 3 月 4 日"),
+    ("每月1200欧元", "1200欧元"),
 ]
 DIFFERENT = [
     ("4 March 2027", "15 June 2027"),
@@ -52,6 +54,9 @@ DIFFERENT = [
     ("Ms Aldous", "Mr Brandt"),
     ("allowed", "not allowed"),
     ("48 of 52", "50 of 52"),
+    ("2027年3月4日", "2027年5月4日"),
+    ("每月1200欧元", "每月1400欧元"),
+    ("王经理负责", "李主任负责"),
 ]
 INCOMPARABLE = [
     ("2 months", "60 days"),

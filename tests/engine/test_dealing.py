@@ -107,6 +107,16 @@ def test_every_line_is_dealt_to_one_agent(how: Deal, seats: int, material: list[
 
 
 @pytest.mark.parametrize("how", WAYS)
+def test_a_line_that_no_share_can_hold_is_named(how: Deal) -> None:
+    sources = [Source("Short.", name="a.txt"), Source("\n" + "The harbour wall is long. " * 6_000, name="one.txt")]
+    with pytest.raises(
+        SettingsError, match=r"line 2 of one\.txt has about 44,\d+ tokens, and a share may have"
+    ) as raised:
+        deal_to_agents(Decompose(), sources, how, 16_000)
+    assert "Break the line" in raised.value.do
+
+
+@pytest.mark.parametrize("how", WAYS)
 def test_shares_fit_the_window_in_as_few_agents_as_do(how: Deal, material: list[Source]) -> None:
     protocol, dealt = deal_to_agents(Emergence(), material, how, 11_000)
     rows = deal_rows(dealt)
@@ -266,6 +276,72 @@ def test_related_lines_stay_within_their_cap_and_say_what_was_left_out(monkeypat
     for row in rows:
         assert 0 < row.related_tokens <= 0.1 * row.tokens
     assert any(row.left_out for row in rows)
+
+
+def test_common_words_and_equal_figures_bring_no_passages_together() -> None:
+    """A name that both have does, and so do several words."""
+    plain = "\n".join(
+        f"{n}.1 Nothing of note was said about {word}." for n, word in enumerate(("ropes", "tar", "oakum"))
+    )
+    one = [
+        "4.2 The harbour wall is already 30 metres long.",
+        "4.3 Two boats were repaired for 12 pounds.",
+        "The pilots of Zephyr start at 8.",
+        "4.5 Guests pay a deposit before boarding ferries, of 20 pounds.",
+    ]
+    other = [
+        "4.2 Lemons already sell at 30 cents.",
+        "4.3 She wrote 12 letters.",
+        "Coal for Zephyr comes to 90 sacks.",
+        "7.7 No deposit is due before boarding: 45 guests came.",
+    ]
+    sources = [Source("\n".join([*lines, plain])) for lines in (one, other)]
+    _, dealt = deal_to_agents(Emergence(children=2), sources, "document", None)
+    related = {
+        source.text.splitlines()[line - 1]
+        for source in dealt
+        for share in source.shares
+        for first, last in share.related
+        for line in range(first, last + 1)
+    }
+    assert related & {one[2], other[2]}
+    assert related & {one[3], other[3]}
+    assert not related & {one[0], one[1], other[0], other[1]}
+
+
+NAMES = {
+    "Chinese": ("东港", "西河", "南山", "北湖", "青石", "白云"),
+    "Hindi": ("कमलपुर", "रतनगढ़", "सूरजपुर", "विजयनगर", "दौलतपुर", "शांतिवन"),
+    "Thai": ("ปากน้ำ", "บางรัก", "สาทร", "ดอนเมือง", "มีนบุรี", "ลาดพร้าว"),
+    "Russian": ("Ольховка", "Берёзово", "Кленовск", "Сосновка", "Рябинино", "Дубровка"),
+}
+WORDINGS = {
+    "Chinese": ("{name}仓库的租约将于2027年3月{day}日到期。", "我们必须在2027年5月{day}日之前搬出{name}。"),
+    "Hindi": ("{name} गोदाम का पट्टा {day} मार्च 2027 को समाप्त होता है।", "हमें {day} मई 2027 तक {name} खाली करना है।"),
+    "Thai": ("สัญญาเช่าโกดัง{name}สิ้นสุดวันที่ {day} มีนาคม 2570", "เราต้องย้ายออกจาก{name}ภายในวันที่ {day} พฤษภาคม 2570"),
+    "Russian": (
+        "Аренда склада {name} кончается {day} марта 2027 года.",
+        "До {day} мая 2027 нам нужно выехать: {name}.",
+    ),
+}
+
+
+@pytest.mark.parametrize("language", NAMES)
+def test_passages_on_one_thing_meet_in_any_script(language: str) -> None:
+    """Each name stands in one line of both documents, which else have few words in common."""
+    lines = [
+        [words.format(name=name, day=n + 10 + 7 * side) for n, name in enumerate(NAMES[language])]
+        for side, words in enumerate(WORDINGS[language])
+    ]
+    _, dealt = deal_to_agents(Emergence(children=2), [Source("\n\n".join(side)) for side in lines], "document", None)
+    related = {
+        source.text.splitlines()[line - 1]
+        for source in dealt
+        for share in source.shares
+        for first, last in share.related
+        for line in range(first, last + 1)
+    }
+    assert all({one, other} & related for one, other in zip(*lines, strict=True))
 
 
 async def test_what_was_left_out_is_a_warning_of_the_report(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,10 +12,16 @@ import pytest
 
 from consilience.deliberation import Deliberation
 from consilience.domain.errors import SettingsError
+from consilience.domain.outcome import Limits
 from consilience.domain.tokens import BYTES_PER_TOKEN, estimate_tokens
 from consilience.engine.dealing import deal_rows, deal_to_agents
 from consilience.engine.execution import Options
+from consilience.engine.fork import ForkChanges, plan_fork
+from consilience.engine.prompt import Opening
 from consilience.engine.protocol import Protocol
+from consilience.engine.runner import replay
+from consilience.engine.sizes import CallSizes
+from consilience.engine.sources import number_documents
 from consilience.journal.sqlite import SqliteStore
 from consilience.models.port import ModelRequest
 from consilience.protocols.broadcast import Broadcast
@@ -135,3 +141,57 @@ async def test_planned_tokens_of_shares_are_those_that_prompts_have(window: int)
         )
         size = sum(estimate_tokens(block[0]) for block in shown)
         assert 0.9 * size <= row.tokens + row.related_tokens <= 1.1 * size
+
+
+@pytest.mark.parametrize(
+    ("protocol", "key"),
+    [
+        (Decompose(), "synthesize/L1N1"),
+        (Decompose(strange_loops=1), "strange_loop-1/L1N1"),
+        (Emergence(max_rounds=1), "round-1/observe/L1N1"),
+        (Debate(max_messages=12), "closing"),
+    ],
+    ids=["decompose", "decompose-reviewed", "emergence", "debate"],
+)
+async def test_answer_that_nothing_quotes_has_the_room_that_its_prompt_leaves(protocol: Protocol, key: str) -> None:
+    documents, window = material(9_000), 16_000
+    model = Talkative(window, documents)
+    with closing(SqliteStore(":memory:")) as store:
+        options = Options(deal="document")
+        deliberation = Deliberation(protocol, model=model, sources=documents.sources, store=store, options=options)
+        report = await deliberation.run(TASK)
+        assert (await replay(report.session, store=store)).digest() == report.digest()
+        kept, set_by_hand = (
+            plan_fork(report.session, store=store, at="end", changes=ForkChanges(settings=settings)).protocol
+            for settings in ({}, {"reply_tokens": 700})
+        )
+    assert (kept.closing_reply_tokens, set_by_hand.closing_reply_tokens) == (4_096, None)
+    replies = {r.key: r.max_tokens for r in model.requests if not r.key.startswith(("inventory/", "matching/"))}
+    answer = replies.pop(key)
+    assert max(replies.values()) < answer <= 4_096
+    assert max(model.sizes.values()) <= window
+
+
+async def test_answer_keeps_the_length_of_replies_that_is_set() -> None:
+    documents = material(9_000)
+    model = Talkative(16_000, documents)
+    with closing(SqliteStore(":memory:")) as store:
+        options = Options(deal="document")
+        await Deliberation(
+            Decompose(reply_tokens=700), model=model, sources=documents.sources, store=store, options=options
+        ).run(TASK)
+    sizes = {r.max_tokens for r in model.requests if not r.key.startswith(("inventory/", "matching/"))}
+    assert sizes == {700}
+
+
+def test_sizes_count_the_closing_reply_at_its_own_length() -> None:
+    dealt, sources = deal_to_agents(Decompose(), material(9_000).sources, "document", 16_000)
+    shorter = dealt.model_copy(update={"closing_reply_tokens": None})
+    opening = Opening("", TASK, number_documents(sources), window=16_000)
+    longer, same = (CallSizes(opening, protocol, dealt.agents(None)) for protocol in (dealt, shorter))
+    more = 4_096 - dealt.max_reply_tokens
+    assert longer.closing_call.tokens == same.closing_call.tokens + more
+    assert longer.max_call == same.max_call
+    used, before = (sum(n * (r + w) for n, r, w in sizes.largest_calls(12)) for sizes in (longer, same))
+    assert used == before + more
+    assert longer.describe_reply(Limits()) == f"{same.describe_reply(Limits())}, the closing one up to 4,096"

@@ -382,6 +382,87 @@ async def test_requests_are_bounded_and_private_documents_stay_private() -> None
     assert "not open to this agent" in report.markdown()
 
 
+async def test_passages_are_found_by_words_where_nobody_knows_the_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dealing, "RELATED_SHARE", 0.0)
+    secret = "The crane of the new harbour is to be sold."
+    manual = "\n".join(
+        f"## Machine {n}\n" + "\n".join(f"Part {m} is checked weekly." for m in range(40)) for n in range(8)
+    )
+    crane = (
+        "\n\n## Lifting\n\nThe crane of the new\nharbour lifts 45 tonnes.\nIts rope is new.\n\n## Ropes\n\nKept dry."
+    )
+    sources = [
+        *material(),
+        Source(manual.replace("## Machine 5", f"{crane}\n## Machine 5"), name="manual.md"),
+        Source(secret, name="private.md", agents=("L2N3",)),
+    ]
+    wanted = ("crane harbour", "machine 7", "zeppelin", "sold")
+    requests = [asked(document, words) for document, words in zip(("S4", "S4", "S4", "S5"), wanted, strict=True)]
+    report, model = await run(Decompose(), Asking(*requests), sources)
+    told = [request.text for request in model.requests if request.agent == "L2N2" and "inventory/" not in request.key]
+    assert told
+    found = {passage.words: passage for passage in across(report).requests}
+    first, last = found["crane harbour"].shown or (0, 0)
+    lines = sources[3].text.splitlines()
+    assert lines[first - 1 : last] == ["The crane of the new", "harbour lifts 45 tonnes.", "Its rope is new."]
+    assert lines[(found["machine 7"].shown or (0, 0))[0] - 1] == "## Machine 7"
+    assert (found["zeppelin"].lines, found["zeppelin"].refusal) == (None, "no such words")
+    assert found["sold"].refusal == "not open to this agent"
+    for text in told:
+        assert "harbour lifts 45 tonnes." in text
+        assert f'- S4:{first}-{last} "crane harbour": shown' in text
+        assert '- S4 "zeppelin": not shown, no such words' in text
+        assert secret not in text
+    assert f'S4:{first}-{last} "crane harbour", shown {first}-{last}' in report.markdown()
+
+
+async def test_words_too_common_for_the_room_are_shown_in_part() -> None:
+    long = Source("\n".join(f"The harbour has crane {n}." for n in range(2_000)), name="long.md")
+    report, _ = await run(
+        Decompose(), Asking(*[asked("S4", f"crane {n * 400}") for n in range(1, 5)]), [*material(), long]
+    )
+    shown = [passage.shown for passage in across(report).requests if passage.refusal != "shown already"]
+    assert shown
+    for lines in shown:
+        assert lines is not None, "the room is divided among the requests"
+        assert lines[1] - lines[0] > 5
+
+
+@pytest.mark.parametrize("tokens", [500, 2_000, 8_000])
+async def test_the_rows_that_are_asked_for_fit_the_reply_with_room_to_spare(tokens: int) -> None:
+    """Rows and requests as large as in the recorded run of two contracts."""
+    _, model = await run(
+        Decompose(), Reader(dividing), material(), options=Options(deal="document", inventory_tokens=tokens)
+    )
+    asking = [request for request in model.requests if request.key.startswith("inventory/")]
+    assert asking
+    for request in asking:
+        (rows,) = map(int, re.findall(r"write at most (\d+) rows", request.text))
+        assert f"may have {tokens:,} tokens" in " ".join(request.text.split())
+        assert rows * 83 + 4 * 59 < 0.95 * request.max_tokens
+        assert rows >= 0.6 * (request.max_tokens - 4 * 59) / 83
+        assert "all of them together in at most" in request.text
+
+
+@pytest.mark.parametrize(
+    ("quotation", "stands"),
+    [
+        ("| Zephyr warehouse | 12,000 | 30 June |", True),
+        ("Zephyr warehouse | 12,000", True),
+        ("Zephyr warehouse 30 June", False),
+    ],
+)
+async def test_cells_of_a_row_of_a_table_are_quoted_with_the_marks_between_them(quotation: str, stands: bool) -> None:
+    table = "| Item | Euros | Ends |\n|---|--:|---|\n| Zephyr warehouse | 12,000 | 30 June |"
+    row = {"entity": "Zephyr warehouse", "attribute": "rent", "value": "12,000 euros", "document": "S4", "line": 3}
+    reader = Reader(dividing, thing="Nothing", extra=[row | {"quotation": quotation}])
+    report, model = await run(Decompose(), reader, [*material(), Source(table)])
+    assert bool(across(report).rows) is stands
+    told = "To quote a table, copy cells of one row that stand side by side, with the marks between them."
+    for request in model.requests:
+        assert told in request.text, request.key
+
+
 async def test_headings_of_private_documents_are_in_no_other_prompt() -> None:
     private = Source("# We will dismiss Anna in May\nOnly for one.", name="private.md", agents=("L2N1",))
     _, model = await run(Decompose(), Reader(dividing), material(private))
@@ -412,9 +493,7 @@ async def test_many_requests_are_told_of_once() -> None:
 
 async def test_pairs_are_judged_beside_the_lines_around_their_quotations_as_far_as_there_is_room() -> None:
     sources = material()
-    beside = (
-        f"Under the old contract it was otherwise.\n\n{'long ' * 90}{VACATED}{' more' * 90}\n\nThis was settled in May."
-    )
+    beside = f"Under the old contract it was otherwise.\n\n{'before ' * 90}{VACATED}{' beyond' * 90}\n\nThis was settled in May."
     sources[1] = Source(f"# Roads\n{beside}\n{filler('roads')}", name="roads.md")
 
     class Noting(Reader):
@@ -436,6 +515,8 @@ async def test_pairs_are_judged_beside_the_lines_around_their_quotations_as_far_
             assert around[0] == "    2| Under the old contract it was otherwise."
             assert around[1].startswith("    4| ")
             assert VACATED in around[1]
+            beside_it = around[1].removeprefix("    4| ").replace(VACATED, "").split()
+            assert set(beside_it) == {"before", "beyond"}, "no word is cut"
             assert len(around[1]) < 450, "of a long line what is nearest"
             assert around[2] == "    6| This was settled in May."
             assert "[S1:31]\n    30| Part 29 of the tenancy plan is under way." in judging

@@ -238,7 +238,8 @@ async def test_work_before_the_first_live_call_does_not_grow_with_the_settled_ro
             await runner.resume("s", store=store, models=ScriptedModel(answer))
             store.close()
         before_live.append(asked[0])
-    assert max(before_live) <= 2 * (SettledRounds().size + 2)  # of two rounds; twelve have six times as many
+    # How many calls of the last round were committed before the kill depends on how fast the disk is; a round has five.
+    assert max(before_live) <= min(before_live) + 5
 
 
 def count_calls(function: str, calls: list[int], patch: pytest.MonkeyPatch) -> None:

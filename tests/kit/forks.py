@@ -45,6 +45,8 @@ SERVER_VARIABLES = ("PATH", "PYTHON", "LANG", "LC_")
 """Beginnings of the names of variables that the server inherits; it imports without the settings of a test."""
 MAX_DESCRIPTORS = 64
 """Max open files that a child receives."""
+MAX_WAITING = 128
+"""Max orders that wait while the server imports or forks."""
 NUMBER_BYTES = 8
 """Length of a process id or exit status as it is sent."""
 
@@ -84,9 +86,9 @@ class Fork(subprocess.Popen[Any]):
             "terminal": self._terminal,
         }
         try:
-            self._status, remote = socket.socketpair()
-            with remote:
-                socket.send_fds(_server(), [b"."], [remote.fileno(), *given.values()])
+            self._status = socket.socket(socket.AF_UNIX)
+            self._status.connect(_server())
+            socket.send_fds(self._status, [b"."], list(given.values()))
             self._status.sendall(json.dumps(order).encode() + b"\n")
             self.pid = int.from_bytes(self._status.recv(NUMBER_BYTES), sys.byteorder)
             assert self.pid, "the server of forks is gone"
@@ -146,30 +148,63 @@ def on_terminal(args: Sequence[str]) -> tuple[Fork, int]:
         os.close(terminal)
 
 
+LAUNCHER = """#!{python} -IS
+import json, os, socket, sys
+asked = socket.socket(socket.AF_UNIX)
+asked.connect({address!r})
+socket.send_fds(asked, [b"."], [0, 1, 2])
+order = {{"args": [*{before!r}, *sys.argv[1:]], "env": dict(os.environ), "cwd": os.getcwd(), "descriptors": [0, 1, 2],
+    "session": False, "group": None, "terminal": False}}
+asked.sendall(json.dumps(order).encode() + b"\\n")
+asked.recv({number})
+code = os.waitstatus_to_exitcode(int.from_bytes(asked.recv({number}), sys.byteorder))
+sys.exit(code if code >= 0 else 128 - code)
+"""
+
+
 @cache
-def _server() -> socket.socket:
-    """Start the server of this process, which ends when this process does. Returns where it takes orders."""
+def launcher(*before: str) -> str:
+    """Return the path of a program that runs Python with the arguments `before` and its own in a fork, for callers that start
+    programs by their path.
+
+    A signal sent to it does not reach the fork. A fork that a signal ended gives it the exit status that a shell gives.
+    """
+    descriptor, path = tempfile.mkstemp(dir=Path(_server()).parent)
+    with open(descriptor, "w") as program:
+        program.write(LAUNCHER.format(python=sys.executable, address=_server(), before=before, number=NUMBER_BYTES))
+    os.chmod(path, 0o755)
+    return path
+
+
+@cache
+def _server() -> str:
+    """Start the server of this process, which ends when this process does. Returns the path of the socket where it takes orders."""
+    directory = tempfile.TemporaryDirectory(prefix="forks-")
+    address = f"{directory.name}/orders"
     ours, its = socket.socketpair()
     environment = {name: value for name, value in os.environ.items() if name.startswith(SERVER_VARIABLES)}
-    with its:
+    with its, socket.socket(socket.AF_UNIX) as orders:
+        orders.bind(address)
+        orders.listen(MAX_WAITING)
         server = subprocess.Popen(
-            [sys.executable, __file__, str(its.fileno())],
+            [sys.executable, __file__, str(orders.fileno()), str(its.fileno())],
             env={**environment, "PYTHONPATH": PYTHONPATH},
             cwd="/",
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            pass_fds=[its.fileno()],
+            pass_fds=[orders.fileno(), its.fileno()],
         )
+    atexit.register(directory.cleanup)
     atexit.register(server.wait)
     atexit.register(ours.close)
-    return ours
+    return address
 
 
 # --- in the server
 
 
-def _serve(control: socket.socket) -> None:
-    """Fork a child for each order, and send its id and then its exit status."""
+def _serve(orders: socket.socket, life: socket.socket) -> None:
+    """Fork a child for each order, and send its id and then its exit status, until the other end of `life` is closed."""
     children: dict[int, socket.socket] = {}
 
     def reap(*_: object) -> None:
@@ -180,11 +215,9 @@ def _serve(control: socket.socket) -> None:
 
     signal.signal(signal.SIGCHLD, reap)
     signal.signal(signal.SIGINT, lambda *_: None)  # Ctrl-C at the terminal is meant for pytest
-    while True:
-        data, descriptors, _, _ = socket.recv_fds(control, 1, MAX_DESCRIPTORS)
-        if not data:
-            return
-        asker = socket.socket(fileno=descriptors.pop(0))
+    while life not in select.select([orders, life], [], [])[0]:
+        asker, _ = orders.accept()
+        _, descriptors, _, _ = socket.recv_fds(asker, 1, MAX_DESCRIPTORS)
         with asker.makefile("rb") as lines:
             order = json.loads(lines.readline())
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
@@ -207,6 +240,7 @@ def _import_everything() -> None:
                 importlib.import_module(module.name)
     for name in WARM:
         importlib.import_module(name)
+    importlib.import_module("kit.certificates").share_certificates()
     assert threading.active_count() == 1
     tasks = Path("/proc/self/task")
     assert not tasks.exists() or len(list(tasks.iterdir())) == 1
@@ -215,7 +249,7 @@ def _import_everything() -> None:
 
 
 WARM = (
-    *("kit.cases", "kit.runs", "kit.runner", "cli.town", "anyio._backends._asyncio", "typer._adapters"),
+    *("kit.cases", "kit.fake_gh", "kit.runs", "kit.runner", "cli.town", "anyio._backends._asyncio", "typer._adapters"),
     *("pydantic_ai.direct", "pydantic_ai.models.openai", "openai.resources.chat", "genai_prices.data"),
 )
 """Modules that commands and tests import only when they run."""
@@ -311,13 +345,14 @@ def _status_of(args: list[str]) -> int:
 
 
 def _execute(args: list[str]) -> None:
-    how, *rest = args
+    isolated = args[0] == "-I"
+    how, *rest = args[isolated:]
     main = types.ModuleType("__main__")
     sys.modules["__main__"] = main
-    own = {"-c": "", "-m": os.getcwd()}.get(how, str(Path(how).parent.absolute()))
+    own = [{"-c": "", "-m": os.getcwd()}.get(how, str(Path(how).parent.absolute()))]
     theirs = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     shared = {str(Path(__file__).parent), *PYTHONPATH.split(os.pathsep)}
-    sys.path[:] = [own, *theirs, *(path for path in sys.path if path not in shared)]
+    sys.path[:] = [*([] if isolated else own + theirs), *(path for path in sys.path if path not in shared)]
     if how == "-m":
         sys.argv = rest
         runpy._run_module_as_main(rest[0])  # type: ignore[attr-defined]
@@ -325,11 +360,11 @@ def _execute(args: list[str]) -> None:
         sys.argv = ["-c", *rest[1:]]
         exec(compile(rest[0], "<string>", "exec"), main.__dict__)
     else:
-        sys.argv = args
+        sys.argv = [how, *rest]
         main.__file__ = os.path.abspath(how)
         exec(compile(Path(how).read_bytes(), how, "exec"), main.__dict__)
 
 
 if __name__ == "__main__":
     _import_everything()
-    _serve(socket.socket(fileno=int(sys.argv[1])))
+    _serve(*(socket.socket(fileno=int(number)) for number in sys.argv[1:]))

@@ -99,6 +99,10 @@ async def test_summary_of_a_debate_has_each_question_that_divides_it_and_what_wo
         assert "What would settle it" in below
         assert "an audit that finds none" in below
     assert "changed their position" in text
+    assert "If you must decide today: on queues " in text
+    assert "queues: yes, streams: yes" in text
+    assert "proposition" not in text.casefold(), "each option is called by its name"
+    assert re.findall(r"\[[A-RT-Z]\d+\]", text) == [], "no message stands there that a label could mean"
     assert [word for word in HOUSE_WORDS if word in text.casefold()] == []
     assert "Crux 2" in text_of(page(record)), "the report has the words of the house"
 

@@ -14,13 +14,14 @@ from typing import Any
 import yaml
 
 from kit.fake_gh import new_pull
+from kit.forks import launcher
 
 ROOT = Path(__file__).parents[2]
 ACTION: dict[str, Any] = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
 STEPS: dict[str, dict[str, Any]] = {step["name"]: step for step in ACTION["runs"]["steps"]}
 SECONDS = 600
 
-GH = """#!{python}
+GH = """
 import os, sys
 sys.path.insert(0, {tests!r})
 from kit.fake_gh import main
@@ -157,9 +158,10 @@ def new_job(tmp_path: Path) -> Job:
     job.commit(pager__py="def page(items, n):\n    return items[n * 10 : n * 10 + 11]\n")
     programs = job.home / "venv" / "bin"
     programs.mkdir(parents=True)
-    write_program(programs / "python", f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
-    (programs / "consilience").symlink_to(Path(sys.executable).parent / "consilience")
+    (programs / "python").symlink_to(launcher())
+    (programs / "consilience").symlink_to(launcher(str(Path(sys.executable).with_name("consilience"))))
     job.pull = new_pull(job.checkout, job.base, head=job.head)
-    program = GH.format(python=sys.executable, tests=str(ROOT / "tests"), state=str(job.state_file))
-    write_program(job.temp / "bin" / "gh", program)
+    program = GH.format(tests=str(ROOT / "tests"), state=str(job.state_file))
+    (job.temp / "bin").mkdir()
+    (job.temp / "bin" / "gh").symlink_to(launcher("-c", program))
     return job

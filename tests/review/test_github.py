@@ -19,6 +19,7 @@ from markdown_it.token import Token
 
 from consilience.domain.findings import DiffHunk, Verification
 from consilience.domain.outcome import StopReason
+from consilience.protocols.review import ReviewReport
 from consilience.protocols.review.findings import ReviewData
 from consilience.protocols.review.presenting import above_answer
 from consilience.reporting.formats.github import MAX_BODY_CHARS, code_block, code_span, github_comments, prose, visible
@@ -283,3 +284,11 @@ def test_review_matches_the_request_schema_of_github(report: ReviewData, request
 def test_finding_without_a_hunk_of_its_file_is_not_a_comment() -> None:
     report = review(finding(), hunks=(DiffHunk(file="b.py", old=(1, 99), new=(1, 99)),))
     assert comments_of(report) == []
+
+
+@pytest.mark.parametrize(("settings", "comments"), [({}, 30), ({"max_inline": 3}, 3), ({"max_inline": 0}, 0)])
+def test_findings_after_the_first_comments_are_in_the_text(settings: dict[str, int], comments: int) -> None:
+    findings = [finding(id=f"F{n}", claim=f"Claim {n}.", first_line=8 + n % 6, last_line=8 + n % 6) for n in range(32)]
+    request = ReviewReport.model_validate(review(*findings, settings=settings).model_dump()).github_comments()
+    assert len(request["comments"]) == comments  # type: ignore[arg-type]
+    assert all((f"— Claim {n}." in str(request["body"])) == (n >= comments) for n in range(32))

@@ -1,18 +1,28 @@
-"""A review for GitLab: the Code Quality report, and notes of a merge request."""
+"""A review for GitLab: the Code Quality report, and the note of a merge request, posted by the documented job."""
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
+import yaml
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from consilience.domain.findings import FindingsReport, as_known
 from consilience.protocols.review.presenting import above_answer
-from consilience.reporting.formats.gitlab import code_quality, gitlab_notes
+from consilience.reporting.formats.gitlab import code_quality, gitlab_note
+from kit.fake_gitlab import NOTES, GitLab, NoteBody, serve
 from review.reports import finding, review, rich_review
 from review.test_baseline import known
 
+PAGE_OF_CI = (Path(__file__).parents[2] / "docs/protocols/review-ci.md").read_text(encoding="utf-8")
 Line = Annotated[int, Field(ge=1)]
 
 
@@ -40,31 +50,13 @@ class Entry(Strict):
     location: Place
 
 
-class Position(Strict):
-    """As of https://docs.gitlab.com/api/discussions/, without the commits, which the job knows."""
-
-    position_type: Literal["text"]
-    new_path: str
-    old_path: str
-    new_line: Line | None = None
-    old_line: Line | None = None
-
-
-class Note(Strict):
-    body: Annotated[str, Field(min_length=1, max_length=1_000_000)]
-    position: Position | None = None
-
-
 @pytest.mark.parametrize("report", [review(), review(finding()), rich_review()])
-def test_code_quality_report_and_notes_have_the_form_of_gitlab(report: FindingsReport) -> None:
+def test_code_quality_report_and_note_have_the_form_of_gitlab(report: FindingsReport) -> None:
     entries = TypeAdapter(list[Entry]).validate_python(code_quality(report))
     assert len(entries) == len(report.findings)
     assert len({entry.fingerprint for entry in entries}) == len(entries)
-    first, *others = TypeAdapter(list[Note]).validate_python(gitlab_notes(report, above_answer(report)))
-    assert first.position is None
-    assert all(
-        note.position and (note.position.new_line is None) != (note.position.old_line is None) for note in others
-    )
+    note = NoteBody.model_validate(gitlab_note(report, above_answer(report)))
+    assert all(f"{finding.severity} · " in note.body for finding in report.findings)
 
 
 def test_fingerprint_stays_when_lines_move() -> None:
@@ -87,13 +79,62 @@ def test_finding_of_an_earlier_review_that_stands_keeps_its_entry() -> None:
     assert disputed["severity"] == "info"
 
 
-def test_suggestion_is_one_of_gitlab_and_no_mark_is_left() -> None:
-    _, note = gitlab_notes(review(finding()), above_answer(review(finding())))
-    assert "```suggestion:-0+0\n    last = n * size\n```" in str(note["body"])
-    assert "<!--" not in str(note["body"])
-
-
 def test_text_of_a_model_runs_no_quick_action() -> None:
     report = review(finding(claim="x\n/approve\n/merge", recommendation="/close"), answer="/merge\n\n/approve")
-    for note in gitlab_notes(report, above_answer(report)):
-        assert not [line for line in str(note["body"]).splitlines() if line.startswith("/")]
+    body = str(gitlab_note(report, above_answer(report))["body"])
+    assert "/approve" in body
+    assert not [line for line in body.splitlines() if line.startswith("/")]
+
+
+# --- the job of the documentation
+
+
+@pytest.fixture
+def gitlab() -> Iterator[GitLab]:
+    with serve() as served:
+        yield served
+
+
+def run_note_job(gitlab: GitLab, directory: Path, report: FindingsReport) -> subprocess.CompletedProcess[str]:
+    """Run the job `note` of the page as a runner does, with the file that the job `review` hands it."""
+    jobs = yaml.safe_load(re.split(r"```(?:yaml)?\n", PAGE_OF_CI.partition("## GitLab")[2])[1])
+    (file,) = (path for path in jobs["review"]["artifacts"]["paths"])
+    (directory / file).parent.mkdir(exist_ok=True)
+    (directory / file).write_text(json.dumps(gitlab_note(report, above_answer(report))))
+    env = {
+        "PATH": os.environ["PATH"],
+        "CI_API_V4_URL": gitlab.url,
+        "CI_PROJECT_ID": "42",
+        "CI_MERGE_REQUEST_IID": "7",
+        "REVIEW_TOKEN": gitlab.token,
+    }
+    script = "\n".join(jobs["note"]["script"])
+    return subprocess.run(
+        ("sh", "-e", "-c", script), cwd=directory, env=env, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_documented_job_writes_one_note_and_writes_it_anew_with_every_push(gitlab: GitLab, tmp_path: Path) -> None:
+    forged = str(gitlab_note(review(), above_answer(review()))["body"])
+    for n in range(5):  # more than a page
+        gitlab.add(forged if n == 1 else f"Remark {n}", author=5)
+    for claim in ("An item is repeated.", "An item is still repeated."):
+        done = run_note_job(gitlab, tmp_path, review(finding(claim=claim)))
+        assert (done.returncode, gitlab.token in done.stdout + done.stderr) == (0, False), done.stderr
+        gitlab.add("A remark between the pushes", author=5)
+    own = [note["body"] for note in gitlab.notes if note["author"]["id"] == 900]
+    assert len(own) == 1
+    assert "An item is still repeated." in own[0]
+    assert gitlab.writes == [f"POST {NOTES}", f"PUT {NOTES}/1005"]
+    assert gitlab.notes[1]["body"] == forged
+
+
+@pytest.mark.parametrize("cause", ["token", "role"])
+def test_documented_job_fails_if_gitlab_refuses(gitlab: GitLab, tmp_path: Path, cause: str) -> None:
+    gitlab.is_read_only = cause == "role"
+    job_token = gitlab.token
+    if cause == "token":
+        gitlab.token = "another"
+    done = run_note_job(replace(gitlab, token=job_token), tmp_path, review())
+    assert done.returncode != 0
+    assert gitlab.notes == []

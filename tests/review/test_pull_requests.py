@@ -57,7 +57,7 @@ def job(tmp_path: Path) -> Job:
     job.commit(pager__py=FIRST)
     job.pull = job.pull | {"base": base}
     (job.temp / "model.py").write_text(MODEL)
-    job.inputs |= {"model": f"exec:{sys.executable} {job.temp / 'model.py'}", "post-review": "true"}
+    job.inputs |= {"model": f"exec:{sys.executable} -IS {job.temp / 'model.py'}", "post-review": "true"}
     job.inputs |= {"arguments": "--no-store", "diff": ""}
     return job
 
@@ -148,6 +148,51 @@ def test_nothing_is_posted_twice_over_five_pushes(job: Job) -> None:
     posted = [entry for entry in state["log"] if entry["method"] == "POST"]
     assert [len(entry["body"].get("comments", [])) for entry in posted] == [2, 0, 1]
     assert not [entry for entry in state["log"] if entry["refused"]]
+
+
+def test_five_pushes_of_which_the_first_is_clean_are_each_read_once(job: Job) -> None:
+    """What the first push brought is not read again, though there was nothing to say of it."""
+    text = BASE.replace("items[1]", "items[1] or None")
+    state = push(job, text=text)
+    assert counts(state) == (1, 0, 0)
+    assert "Read in full" in state["reviews"][0]["body"]
+    brought = ["+    return items[1] or None"]
+    for n, findings in ((15, [D2]), (5, []), (9, [D3]), (19, [])):
+        prompts(job)
+        text = text.replace(f"items[{n}]", f"items[{n}:][0]")
+        state = push(job, *findings, text=text)
+        shown = prompts(job)
+        line = f"+    return items[{n}:][0]"
+        assert shown
+        assert all(line in prompt and not any(old in prompt for old in brought) for prompt in shown[:2])
+        brought.append(line)
+    assert counts(state) == (3, 2, 0)
+    assert [entry["method"] for entry in state["log"]] == ["POST", "POST", "PUT", "POST", "PUT"]
+
+
+def test_old_defect_beside_the_change_is_told_once_and_fails_nothing(job: Job) -> None:
+    """It quotes a line that the change left as it was, and names no changed line as its cause."""
+    old = {
+        "quotation": "return items[2]",
+        "claim": "A list of two fails.",
+        "severity": "critical",
+        "title": "too short",
+    }
+    state = push(job, old, text=BASE.replace("return items[3]", "return items[3:]"), **{"fail-on": "minor"})
+    assert counts(state) == (1, 0, 0)
+    assert "critical · bounds: too short in `pager.py:6`: on unchanged lines" in state["reviews"][0]["body"]
+    assert "critical · bounds: too short:** A list of two fails." in (job.home / "report" / "report.md").read_text()
+    log, uploaded = (json.loads((job.home / "report" / f"{name}.sarif").read_text()) for name in ("review", "upload"))
+    (result,) = log["runs"][0]["results"]
+    assert result["suppressions"][0]["justification"].startswith("It is on lines that the change left as they were")
+    assert uploaded["runs"][0]["results"] == []
+    state = push(job, {**old, "claim": "Again."}, text=BASE.replace("return items[3]", "return items[3:] or 0"))
+    assert counts(state) == (1, 0, 0)
+    assert state["reviews"][0]["body"].count("too short in") == 1
+    assert [entry["status"] for entry in report_of(job)["known_findings"]] == ["older"]
+    caused = {**old, "cause": "return items[3:] or 1"}
+    state = push(job, caused, text=BASE.replace("items[3]", "items[3:] or 1"), **{"fail-on": ""})
+    assert "A list of two fails." in state["threads"][0]["comments"][0]["body"], "now the change causes it"
 
 
 def forget(job: Job) -> None:
@@ -260,7 +305,7 @@ def test_disputed_finding_does_not_fail_later_pushes(job: Job) -> None:
     state = push(job, D1, **{"fail-on": "major"})
     assert "disputed" in state["threads"][0]["comments"][0]["body"]
     state = push(job, D1, text="# moved\n" + FIRST)
-    assert "disputed" in state["reviews"][0]["body"].partition("Earlier findings")[2]
+    assert "disputed" in state["reviews"][0]["body"].partition("Other findings")[2]
     assert counts(state) == (1, 1, 0)
 
 
@@ -327,6 +372,52 @@ def test_reply_of_a_maintainer_is_answered_once_by_one_call(job: Job) -> None:
     assert len(prompts(job)) == 1
 
 
+def test_at_most_five_replies_are_answered_in_a_run_and_the_others_in_the_next(job: Job) -> None:
+    lines = range(4, 20, 3)
+    text, found = BASE, []
+    for n in lines:
+        text = text.replace(f"items[{n}]", f"items[{n}:][0]")
+        found.append({"quotation": f"return items[{n}:][0]", "claim": f"The element {n} may be missing."})
+    push(job, *found, text=text)
+    for n in range(len(lines)):
+        reply(job, n, "Why?")
+    assert counts(push(job, answer="true")) == (1, 6, 11)
+    assert counts(push(job)) == (1, 6, 12)
+
+
+def test_finding_whose_comment_was_deleted_is_posted_again_when_it_is_found_again(job: Job) -> None:
+    push(job, D1, D2)
+    state = job.pull
+    del state["threads"][0]
+    job.pull = state
+    state = push(job, D1, D2, text=FIRST.replace("def f3(items):", "def f3(items, strict=False):"))
+    assert counts(state) == (2, 2, 0)
+    assert "An empty list fails." in state["threads"][1]["comments"][0]["body"]
+
+
+def test_findings_over_the_limit_come_with_the_next_run_which_reads_the_same_again(job: Job) -> None:
+    limited = {"arguments": "--no-store\n--max-findings=1"}
+    assert counts(push(job, D1, D2, **limited)) == (1, 1, 0)
+    prompts(job)
+    state = push(job, D1, D2, **limited)
+    assert any("+    return items[15:][0]" in prompt for prompt in prompts(job))
+    assert counts(state) == (2, 2, 0)
+    push(job, D1, D2, **limited)
+    assert prompts(job) == []
+
+
+def test_file_that_grew_too_large_to_be_read_keeps_its_thread_and_fails_the_job(job: Job) -> None:
+    """Nobody has read what is in it now."""
+    push(job, D1)
+    job.commit(pager__py=FIRST + "# filling\n" * 3_000_000)
+    job.pull = job.pull | {"head": job.head}
+    job.inputs |= {"diff": f"{job.pull['base']}...{job.head}", "fail-on": "major"}
+    done = job.act()
+    assert done["Result"].returncode == 6
+    assert "larger than 1 MB: pager.py" in (job.temp / "summary.md").read_text()
+    assert counts(job.pull) == (1, 1, 0)
+
+
 def test_standing_finding_fails_a_later_push_until_it_is_dismissed(job: Job) -> None:
     push(job, D1)
     job.pull = job.pull | {"head": job.head}
@@ -346,6 +437,9 @@ def test_only_severe_findings_are_comments_on_lines_and_the_others_come_once(job
     state = push(job, {**D1, "claim": "x"}, {**minor, "claim": "y"}, text="# moved\n" + FIRST)
     assert counts(state) == (1, 1, 0)
     assert state["reviews"][0]["body"].count("A short list fails.") == 1
+    state = push(job, text=BASE)
+    assert counts(state) == (1, 1, 1)
+    assert "2 changed" in state["reviews"][0]["body"]
 
 
 def test_line_that_github_does_not_know_puts_all_findings_in_the_text(job: Job) -> None:

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -178,11 +179,13 @@ def test_review_without_findings_has_an_empty_list_of_results() -> None:
 
 # --- the validator
 
+Validate = Callable[[dict[str, dict[str, object]]], dict[str, list[str]]]
+
 
 @pytest.fixture(scope="session")
-def validate(tmp_path_factory: pytest.TempPathFactory) -> Callable[[dict[str, object]], list[str]]:
+def validate(tmp_path_factory: pytest.TempPathFactory) -> Validate:
     """Microsoft's validator: the official schema, rules of the standard that no schema expresses, and those of GitHub's code
-    scanning. Returns the ids of what it finds, without remarks on style."""
+    scanning. From logs by name to the ids of what it finds in each, without remarks on style."""
     npm = shutil.which("npm")
     if npm is None:
         pytest.skip("npm is not installed, which installs the SARIF validator")
@@ -196,17 +199,23 @@ def validate(tmp_path_factory: pytest.TempPathFactory) -> Callable[[dict[str, ob
     program = home / "Sarif.Multitool"
     program.chmod(0o755)
 
-    def check(log: dict[str, object]) -> list[str]:
-        path, out = directory / "log.sarif", directory / "result.sarif"
-        path.write_text(json.dumps(log))
+    def check(logs: dict[str, dict[str, object]]) -> dict[str, list[str]]:
+        out, paths = directory / "result.sarif", {name: directory / f"{name}.sarif" for name in logs}
+        for name, path in paths.items():
+            path.write_text(json.dumps(logs[name]))
         options = ("--rule-kind", "Sarif;Ghas", "--level", "Error;Warning", "--log", "ForceOverwrite", "-o", str(out))
         schema = ("-j", str(home / "sarif-2.1.0.json"))
         done = subprocess.run(
-            [program, "validate", path, *schema, *options], capture_output=True, text=True, check=False
+            [program, "validate", *paths.values(), *schema, *options], capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, done.stdout + done.stderr
         (run,) = json.loads(out.read_text(encoding="utf-8-sig"))["runs"]
-        return [f"{result['ruleId']} {json.dumps(result['message'])}" for result in run["results"]]
+        found: dict[str, list[str]] = {name: [] for name in logs}
+        for result in run["results"]:
+            (location,) = result["locations"]
+            name = Path(location["physicalLocation"]["artifactLocation"]["uri"]).stem
+            found[name].append(f"{result['ruleId']} {json.dumps(result['message'])}")
+        return found
 
     return check
 
@@ -216,27 +225,22 @@ EXPECTED = {"SARIF2005"}
 """It misses an address of the tool's home page, and there is none."""
 
 
-@pytest.mark.packaging
-@pytest.mark.parametrize(
-    "report",
-    [
-        review(),
-        review(finding(cause=CAUSE)),
-        rich_review(),
-        review(finding(file="/tmp/a.py"), dropped=(dropped(),), hunks=()),
-    ],
-    ids=["clean", "one", "rich", "absolute"],
-)
-def test_log_passes_the_validator_for_the_standard_and_for_github(
-    report: ReviewData, validate: Callable[[dict[str, object]], list[str]]
-) -> None:
-    assert [remark for remark in validate(sarif(report)) if remark.split()[0] not in EXPECTED] == []
+REPORTS = {
+    "clean": review(),
+    "one": review(finding(cause=CAUSE)),
+    "rich": rich_review(),
+    "absolute": review(finding(file="/tmp/a.py"), dropped=(dropped(),), hunks=()),
+}
 
 
 @pytest.mark.packaging
-def test_validator_finds_what_is_wrong(validate: Callable[[dict[str, object]], list[str]]) -> None:
-    log: dict[str, Any] = sarif(review(finding()))
-    result = log["runs"][0]["results"][0]
+def test_logs_pass_the_validator_for_the_standard_and_for_github(validate: Validate) -> None:
+    """The last log is wrong, and the validator says so."""
+    wrong: dict[str, Any] = sarif(review(finding()))
+    result = wrong["runs"][0]["results"][0]
     result["bogus"] = 1
     result["locations"][0]["physicalLocation"]["region"]["startLine"] = 99
-    assert {"JSON1005", "SARIF1007"} <= {remark.split()[0] for remark in validate(log)}
+    remarks = validate({**{name: sarif(report) for name, report in REPORTS.items()}, "wrong": wrong})
+    assert {"JSON1005", "SARIF1007"} <= {remark.split()[0] for remark in remarks.pop("wrong")}
+    found = {name: {remark for remark in said if remark.split()[0] not in EXPECTED} for name, said in remarks.items()}
+    assert found == {name: set() for name in REPORTS}

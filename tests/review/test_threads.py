@@ -167,11 +167,11 @@ def test_finding_of_the_same_lines_with_a_new_cause_is_posted_when_the_old_one_i
     """What this report says is gone does not count as posted, in a thread or in a review's text. A thread of another run does."""
     old = ENTRY.model_copy(update={"cause": ENTRY.identities[0].model_copy(update={"digest": "old"})})
     first = mine(Mark(finding=old))
-    text = marked("x", Mark(review=EarlierReviews(known=(old,))))
+    text = marked("x", Mark(review=EarlierReviews(known=(old,) if in_text else ())))
     pull = PullRequest(
         head=HEAD,
         threads=() if in_text else (thread(first=first),),
-        reviews=(PostedReview(id="3", body=text, is_own=True),) if in_text else (),
+        reviews=(PostedReview(id="3", body=text, is_own=True),),
     )
     gone = old.model_copy(update={"status": "gone", "thread": "" if in_text else "T1"})
     report = ReviewReport.model_validate(review(known(3, 3), known_findings=(gone,), reviewed_commit=HEAD).model_dump())
@@ -211,7 +211,8 @@ def test_finding_whose_lines_come_back_is_news() -> None:
 
 def test_finding_that_another_run_has_posted_meanwhile_is_not_posted() -> None:
     report = ReviewReport.model_validate(review(known(3, 3), reviewed_commit=HEAD).model_dump())
-    assert plan_posting(report, PullRequest(head=HEAD, threads=(thread(),))).review is None
+    posted = PostedReview(id="3", body=marked("x", Mark(review=EarlierReviews())), is_own=True)
+    assert plan_posting(report, PullRequest(head=HEAD, threads=(thread(),), reviews=(posted,))).review is None
 
 
 def test_incomplete_review_does_not_count_as_read() -> None:
@@ -258,3 +259,66 @@ def test_status_of_earlier_findings_is_escaped() -> None:
     assert "@octocat" not in body
     assert "#12" not in body
     assert "](https://e.example)" not in body
+
+
+@pytest.mark.parametrize(
+    ("fields", "commit"),
+    [
+        ({}, HEAD),
+        ({"unread_files": ("x",)}, None),
+        ({"dropped": (dropped(reason="over the limit"),)}, None),
+        ({"session": "", "parts": (), "agents": ()}, None),
+    ],
+    ids=["complete", "incomplete", "over the limit", "without a target"],
+)
+def test_first_review_without_findings_is_posted_once_if_it_says_what_was_read(
+    fields: dict[str, Any], commit: str | None
+) -> None:
+    """A later push can review what changed since only if something says so."""
+    report = all_new().model_copy(update=fields)
+    request = plan_posting(report, PullRequest(head=HEAD)).review
+    if commit is None:
+        assert request is None
+        return
+    assert request is not None
+    mark = mark_in(str(request["body"]))
+    assert mark is not None
+    assert mark.review == EarlierReviews(commit=commit)
+    posted = PostedReview(id="3", body=str(request["body"]), is_own=True)
+    again = plan_posting(report, PullRequest(head=HEAD, reviews=(posted,)))
+    assert (again.review, again.update) == (None, None)
+
+
+OLDER = dropped(reason="unchanged lines", identities=known(2, 2).identities, title="An <old> one", fingerprint="old")
+
+
+def test_finding_on_unchanged_lines_is_told_once_and_is_neither_a_thread_nor_news() -> None:
+    report = all_new().model_copy(update={"dropped": (OLDER, OLDER.model_copy(update={"by": "red"}))})
+    request = plan_posting(report, PullRequest(head=HEAD)).review
+    assert request is not None
+    body = str(request["body"])
+    assert request["comments"] == []
+    assert body.count("An &lt;old&gt; one") == 1
+    assert "1 on unchanged lines" in body
+    first = PullRequest(head=HEAD, reviews=(PostedReview(id="3", body=body, is_own=True),))
+    (entry,) = first.earlier.known
+    assert entry.status == "older"
+    later = all_new().model_copy(update={"known_findings": (entry,)})
+    assert (plan_posting(later, first).review, plan_posting(later, first).update) == (None, None)
+
+
+def test_finding_on_unchanged_lines_of_a_later_push_is_added_to_the_last_review() -> None:
+    """Nobody is notified of an old defect, and it does not vanish."""
+    posted = PostedReview(id="3", body=marked("x", Mark(review=EarlierReviews(commit=HEAD))), is_own=True)
+    report = all_new().model_copy(update={"dropped": (OLDER,)})
+    planned = plan_posting(report, PullRequest(head=HEAD, reviews=(posted,)))
+    assert planned.review is None
+    assert planned.update is not None
+    updated = PostedReview(id="3", body=planned.update[1], is_own=True)
+    assert [entry.title for entry in PullRequest(head=HEAD, reviews=(updated,)).earlier.known] == ["An <old> one"]
+
+
+def test_defect_of_the_change_on_lines_of_an_older_one_is_posted() -> None:
+    mark = Mark(review=EarlierReviews(known=(as_known(OLDER, HEAD),)))
+    pull = PullRequest(head=HEAD, reviews=(PostedReview(id="3", body=marked("x", mark), is_own=True),))
+    assert plan_posting(all_new(known(2, 2)), pull).review is not None

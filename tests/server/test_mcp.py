@@ -29,6 +29,7 @@ from cli.loopback import MODEL, PATIENCE, Provider, environment, prose, provider
 from consilience.server.app import build_app
 from consilience.server.run import serving
 from consilience.server.settings import ServerSettings
+from kit.forks import launcher
 
 pytestmark = pytest.mark.processes
 COMMAND = str(Path(sys.executable).with_name("consilience"))
@@ -51,7 +52,7 @@ async def client(model: Provider, *options: str, progress: list[str] | None = No
             progress.append(message or "")
 
     transport = StdioTransport(
-        COMMAND, ["mcp", "--model", MODEL, *options], env=environment_of(model), keep_alive=False
+        launcher(COMMAND), ["mcp", "--model", MODEL, *options], env=environment_of(model), keep_alive=False
     )
     async with Client(transport, progress_handler=note, init_timeout=PATIENCE) as connected:
         yield connected
@@ -62,7 +63,9 @@ def environment_of(model: Provider) -> dict[str, str]:
 
 
 def sessions_of() -> list[dict[str, Any]]:
-    listed = subprocess.run([COMMAND, "sessions", "list", "--json"], capture_output=True, text=True, check=True)
+    listed = subprocess.run(
+        [launcher(COMMAND), "sessions", "list", "--json"], capture_output=True, text=True, check=True
+    )
     found: list[dict[str, Any]] = json.loads(listed.stdout)
     return found
 
@@ -180,7 +183,9 @@ async def test_ask_that_is_cancelled_while_a_model_reads_the_task_begins_nothing
 async def test_ask_goes_on_after_the_death_of_the_server_that_read_the_task(reader: Provider, home: Path) -> None:
     ask = {"task": "Should the club meet weekly?", "wait_s": 0}
     reader.open.clear()
-    transport = StdioTransport(COMMAND, ["mcp", "--model", MODEL], env=environment_of(reader), keep_alive=False)
+    transport = StdioTransport(
+        launcher(COMMAND), ["mcp", "--model", MODEL], env=environment_of(reader), keep_alive=False
+    )
     agent = Client(transport, init_timeout=PATIENCE)
     await agent.__aenter__()
     handle = text_of(await agent.call_tool("ask", ask))
@@ -288,7 +293,9 @@ async def test_files_below_the_root_are_read_by_the_server(model: Provider, home
 async def test_the_servers_death_costs_no_completed_call(model: Provider, home: Path) -> None:
     solo = {"task": "Should the club meet weekly?", "protocol": "solo", "settings": {"reviews": 2}, "wait_s": 0}
     model.open.clear()
-    transport = StdioTransport(COMMAND, ["mcp", "--model", MODEL], env=environment_of(model), keep_alive=False)
+    transport = StdioTransport(
+        launcher(COMMAND), ["mcp", "--model", MODEL], env=environment_of(model), keep_alive=False
+    )
     agent = Client(transport, init_timeout=PATIENCE)
     await agent.__aenter__()
     await agent.call_tool("deliberate", solo)
@@ -306,7 +313,7 @@ async def test_the_servers_death_costs_no_completed_call(model: Provider, home: 
 
 
 def server_of(session: str) -> int:
-    shown = subprocess.run([COMMAND, "show", session, "--json"], capture_output=True, text=True, check=True)
+    shown = subprocess.run([launcher(COMMAND), "show", session, "--json"], capture_output=True, text=True, check=True)
     return int("".join(c for c in str(json.loads(shown.stdout)["holder"]).partition("process ")[2] if c.isdigit()))
 
 
@@ -385,7 +392,7 @@ def request(method: str, **params: Any) -> Any:
 
 @asynccontextmanager
 async def official(model: Provider, extension: ClientExtension) -> AsyncIterator[OfficialClient]:
-    server = StdioServerParameters(command=COMMAND, args=["mcp", "--model", MODEL], env=environment_of(model))
+    server = StdioServerParameters(command=launcher(COMMAND), args=["mcp", "--model", MODEL], env=environment_of(model))
     async with OfficialClient(server, extensions=[extension]) as connected:
         yield connected
 

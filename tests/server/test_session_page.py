@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import random
 import re
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -20,6 +21,7 @@ from consilience.domain.outcome import Estimate
 from consilience.domain.sections import View
 from consilience.domain.topology import complete
 from consilience.journal.sqlite import SqliteStore
+from consilience.models.port import ModelRequest
 from consilience.models.scripted import ScriptedModel
 from consilience.reporting import views
 from consilience.reporting.record import SessionRecord
@@ -27,6 +29,7 @@ from consilience.server import live_session
 from consilience.server.bodies import NewSession
 from consilience.server.callers import LOCAL
 from consilience.server.live_session import LiveSession
+from consilience.testing import AnyModel
 from kit.debating import Debaters
 from reporting.sessions import HOSTILE, saying
 from server.inprocess import MODEL, Face, facing
@@ -228,10 +231,7 @@ async def test_page_of_a_long_session_has_the_last_messages_and_leads_to_the_oth
     shown = entries(answer.text)
     assert shown[-1] == "call-2001"
     assert 20 <= len(shown) <= 200
-    sent = len(gzip.compress(answer.content, 6))
-    for asset in ("/page.css", "/page.js"):
-        sent += len(gzip.compress((await face.client.get(asset)).content, 6))
-    assert sent <= 60_000
+    assert await first_view(face, answer.content) <= 60_000
     assert len(answer.content) <= 300_000
     older = re.search(r'href="(/sessions/long\?before=\d+)#messages"', answer.text)
     assert older
@@ -239,6 +239,52 @@ async def test_page_of_a_long_session_has_the_last_messages_and_leads_to_the_oth
     assert int(before[-1][5:]) == int(shown[0][5:]) - 1
     news = await face.get("/sessions/long/fragments?after=1990")
     assert len(news["log"]) == 11
+
+
+class Talkers(AnyModel):
+    """Talk at length, in letters of two bytes, and have evidence at hand."""
+
+    def reply(self, request: ModelRequest) -> str:
+        value = json.loads(super().reply(request))
+        if "PROVIDE_EVIDENCE" in str(request.schema):
+            value["move"] = "PROVIDE_EVIDENCE"
+        if "text" in value:
+            draw = random.Random(f"{request.key} {request.agent}")
+            value["text"] = " ".join(f"größer{draw.randrange(50_000)}" for _ in range(40))
+        return json.dumps(value)
+
+
+@pytest.mark.parametrize("options", [("now", "later"), ("now", "later", "never")])
+async def test_page_of_a_large_debate_has_its_report_and_messages_within_its_bytes(
+    tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    settings = {"debaters": 12, "max_messages": 400, "max_duration": 7_200, "stagnation": 1_000}
+    settings |= {"option": options, "discovery_messages": 40, "evidence_messages": 60}
+    async with facing(tmp_path, model=Talkers(name=MODEL)) as face:
+        session = await face.run(protocol="debate", settings=settings)
+        report = (await face.get(f"/api/sessions/{session}"))["report"]
+        assert report["steps"] >= 150
+        answer = await face.client.get(f"/sessions/{session}")
+        assert len(answer.content) <= 300_000
+        assert await first_view(face, answer.content) <= 60_000
+        assert len(entries(answer.text)) >= 20
+        page = parsed(answer.text)
+        questions = [thread["crux"]["question"] for thread in report["threads"] if thread["crux"]]
+        assert len(questions) >= 2
+        headings = " ".join(words(heading) for heading in page.iter("h3"))
+        assert all(question in headings for question in questions)
+        links = {element.attrib.get("href", "") for element in page.iter("a")}
+        ids = {element.attrib.get("id", "") for element in page.iter()}
+        contents = {link[1:] for link in links if link.startswith("#")}
+        assert {"cruxes", "stance", "timeline", "messages"} <= contents <= ids
+        for view in (link for link in links if "/views/" in link):
+            assert (await face.client.get(view)).status_code == 200
+
+
+async def first_view(face: Face, page: bytes) -> int:
+    """Return the bytes that are sent before a page is seen, compressed: the page, its style and its script."""
+    files = [page, *[(await face.client.get(path)).content for path in ("/page.css", "/page.js")]]
+    return sum(len(gzip.compress(file, 6)) for file in files)
 
 
 async def test_pages_are_compressed_and_streams_are_not(face: Face) -> None:

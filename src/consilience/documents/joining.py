@@ -6,7 +6,6 @@ the passages contradict each other is for a reader to say.
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from itertools import combinations, pairwise
 from unicodedata import normalize
 
 from consilience.documents.values import ReadValue, ValueKind, compare_values, read_value
+from consilience.documents.words import words_in
 
 MAX_TOGETHER = 60
 """Rows that may share two words before these say no more about what the rows have in common."""
@@ -29,7 +29,6 @@ MAX_FIELD_WORDS = 12
 SPECIFIC_KINDS: frozenset[ValueKind] = frozenset({"date", "time", "money", "percent", "days", "months"})
 """Kinds of values of which two of one thing are worth a look, whatever the attributes are called."""
 
-_WORD = re.compile(r"[^\W_]+")
 _ARTICLES = frozenset((
     "a", "an", "the", "of", "to", "in", "on", "at", "by", "for", "from", "and", "or", "is", "are", "be", "its", "his", "her",
     "their", "our", "this", "that", "per", "each",
@@ -148,17 +147,23 @@ class _Entities:
 
 
 def _candidates(rows: Sequence[StatedRow]) -> set[tuple[int, int]]:
-    """Return the pairs of rows that share two words, or a word of the entity and a kind of value."""
+    """Return the pairs of rows that share two words, or a word of the entity and a kind of value; of very many rows with the same
+    entity and attribute each with those that follow it."""
     together: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for n, row in enumerate(rows):
+    alike: dict[tuple[frozenset[str], frozenset[str]], list[int]] = defaultdict(list)
+    for n, row in sorted(enumerate(rows), key=lambda item: _order(item[1])):
+        alike[row.entity_stems, row.attribute_stems].append(n)
         for words in combinations(sorted(row.entity_stems | row.attribute_stems), 2):
             together[words].append(n)
         for stem in row.entity_stems:
             for kind in row.read.kinds & SPECIFIC_KINDS:
                 together[f"kind {kind}", stem].append(n)
-    return {
+    pairs = {
         pair for members in together.values() if 1 < len(members) <= MAX_TOGETHER for pair in combinations(members, 2)
     }
+    for members in alike.values():
+        pairs |= {(a, b) for n, a in enumerate(members) for b in members[n + 1 : n + MAX_TOGETHER]}
+    return {(min(pair), max(pair)) for pair in pairs}
 
 
 def _rank(one: StatedRow, other: StatedRow, known: _Entities) -> int | None:
@@ -186,7 +191,7 @@ def _order(row: StatedRow) -> tuple[int, int, str, str, str, str]:
 
 
 def _stems(text: str) -> Iterator[str]:
-    words = (word for word in _WORD.findall(normalize("NFKC", text).casefold()) if word not in _ARTICLES)
+    words = (word for word in words_in(normalize("NFKC", text).casefold(), joints="") if word not in _ARTICLES)
     for _, word in zip(range(MAX_FIELD_WORDS), words, strict=False):
         yield word if any(map(str.isdigit, word)) else word.removesuffix("s")[:STEM_LETTERS]
 

@@ -2,20 +2,22 @@
 
 A pair of passages has to meet in one prompt only, so passages on one subject are gathered at one reader: sent is, again and again,
 the passage whose pairs that then meet are worth most for its tokens. Passages are compared by the words that they share, rare ones
-most (BM25's inverse document frequency, squared). Figures count little: passages that contradict each other have different ones,
-and unrelated passages often have equal ones.
+most (BM25's inverse document frequency, squared). A word that is written in lower case, and so is no name, brings nothing together
+alone. Figures count little: passages that contradict each other have different ones, and unrelated passages often have equal ones.
+Numbers of sections do not count, nor do figures of one or two digits.
 """
 
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from math import log
 
 from consilience.documents.numbered import NumberedLines, heading
+from consilience.documents.words import words_in
 from consilience.domain.document_shares import Lines
 from consilience.domain.tokens import BYTES_PER_TOKEN
 
@@ -34,13 +36,19 @@ STEM_CHARS = 6
 MIN_WORTH = 1e-9
 """What rounding may leave of the worth of a passage whose pairs have all met."""
 FIGURE_WEIGHT = 0.3
+MIN_DIGITS = 3
+"""Figures with fewer digits say nothing of what two passages have in common."""
 HEADING_WEIGHT = 0.5
 WITHOUT_FIGURES = 0.3
 """Weight of pairs of which a passage has no figure: what contradicts is most often an amount, a number or a date."""
+SHARPNESS = 1.5
+"""Exponent of the worth of a pair: how much rather a passage is sent for one close partner than for many distant ones."""
 MIN_SCORE_SHARE = 0.02
 """Pairs with less than this share of the best score are not related."""
 
-_WORD = re.compile(r"[^\W_]+(?:[.,'’/-][^\W_]+)*")
+_SECTION_NUMBER = re.compile(
+    r"\A[\s>*_#-]*(?:\d{1,3}[.)]|\(?[a-z\d]{1,3}\)|\d{1,3}(?:\.\d{1,3})+\.?(?!\s+[a-z]))(?=\s)"
+)
 _SENTENCE_END = re.compile(r"""[.!?:;。！？|][*_"'”’)\]]*\s*$""")
 
 
@@ -73,12 +81,33 @@ def related_lines(
     `hands` has the ranges of lines of each share, by document. Time grows linearly with the text, and with `MAX_PAIRS`.
     """
     passages = [p for owner, hand in enumerate(hands) for p in _passages(owner, hand, texts)]
-    sending = _Sending(passages, _pairs(passages), room)
+    sending = _Sending(passages, _pairs(passages, _ordinary_words(texts)), room)
     sending.run()
     return [
         Related(_ranges(passages, sent), _count(passages, missed), used)
         for sent, missed, used in zip(sending.sent, sending.missed(), sending.used, strict=True)
     ]
+
+
+def find_passage(text: NumberedLines, words: str, tokens: int) -> Lines | None:
+    """Return the lines of a document that have most of these words, rare ones most, with what follows them in their section, in at
+    most so many tokens if they have no more themselves; None if no line has any. The words may stand in two neighbouring lines."""
+    wanted = {*_words(words)}
+    lines = [wanted.intersection(_words(line)) for line in text.texts]
+    held = Counter(word for line in lines for word in line)
+    if not held:
+        return None
+    following = [*(set[str]() if heading(text.texts[n]) else lines[n] for n in range(1, len(lines))), set[str]()]
+    worth = [
+        sum(log(1 + len(lines) / held[word]) for word in (one | two if one else one))
+        for one, two in zip(lines, following, strict=True)
+    ]
+    first = last = worth.index(max(worth)) + 1
+    while last < len(text) and not heading(text.texts[last]) and text.tokens(first, last + 1) <= tokens:
+        last += 1
+    while not text.texts[last - 1].strip():
+        last -= 1
+    return first, last
 
 
 class _Sending:
@@ -156,7 +185,7 @@ def _passages(
                 line = text.texts[n - 1]
                 if heading(line):
                     yield from _passage(owner, source, lines, text, title)
-                    lines, title = [], dict.fromkeys(_words(heading(line)), HEADING_WEIGHT)
+                    lines, title = [], {word: HEADING_WEIGHT * _weight(word) for word in _words(heading(line))}
                 elif not line.strip():
                     yield from _passage(owner, source, lines, text, title)
                     lines = []
@@ -171,14 +200,19 @@ def _passages(
 def _passage(
     owner: int, source: int, lines: Sequence[int], text: NumberedLines, title: Mapping[str, float]
 ) -> Iterator[SharePassage]:
-    own = {word: FIGURE_WEIGHT if word[0].isdigit() else 1.0 for n in lines for word in _words(text.texts[n - 1])}
+    own = {word: _weight(word) for n in lines for word in _words(_SECTION_NUMBER.sub("", text.texts[n - 1]))}
     if len(own) >= MIN_WORDS:
         yield SharePassage(owner, source, (lines[0], lines[-1]), dict(title) | own, _tokens(text, lines))
 
 
+def _weight(word: str) -> float:
+    if not word[0].isdigit():
+        return 1.0
+    return FIGURE_WEIGHT if sum(map(str.isdigit, word)) >= MIN_DIGITS else 0.0
+
+
 def _words(text: str) -> Iterator[str]:
-    for match in _WORD.finditer(text):
-        word = match[0].casefold()
+    for word in map(str.casefold, words_in(text)):
         yield word if any(map(str.isdigit, word)) else word[:STEM_CHARS]
 
 
@@ -187,12 +221,18 @@ def _tokens(text: NumberedLines, lines: Sequence[int]) -> int:
     return int(size / BYTES_PER_TOKEN) + 1
 
 
-def _pairs(passages: Sequence[SharePassage]) -> Iterator[tuple[float, int, int]]:
+def _ordinary_words(texts: Iterable[NumberedLines]) -> set[str]:
+    """Return the words that are written in lower case anywhere. In scripts without case there are none."""
+    return {word[:STEM_CHARS] for text in texts for line in text.texts for word in words_in(line) if word.islower()}
+
+
+def _pairs(passages: Sequence[SharePassage], ordinary: Collection[str]) -> Iterator[tuple[float, int, int]]:
     """Yield scored pairs of passages of different shares, the most related first."""
     holders: dict[str, list[int]] = defaultdict(list)
     for n, passage in enumerate(passages):
-        for word in passage.words:
-            holders[word].append(n)
+        for word, weight in passage.words.items():
+            if weight:
+                holders[word].append(n)
     rarity = {word: log(1 + len(passages) / len(held)) ** 2 for word, held in holders.items()}
     candidates: set[tuple[int, int]] = set()
     compared = 0
@@ -212,11 +252,17 @@ def _pairs(passages: Sequence[SharePassage]) -> Iterator[tuple[float, int, int]]
         one, other = passages[a].words, passages[b].words
         if one.keys() == other.keys():
             return 0.0  # the same text twice contradicts nothing
-        shared = sum(rarity[word] * min(weight, other[word]) for word, weight in one.items() if word in other)
-        return shared if has_figure[a] and has_figure[b] else shared * WITHOUT_FIGURES
+        shared = [
+            (rarity[word] * least, word in ordinary)
+            for word, weight in one.items()
+            if word in other and (least := min(weight, other[word]))
+        ]
+        worth = sum(value for value, _ in shared) - max((value for value, alone in shared if alone), default=0.0)
+        with_figures = 1.0 if has_figure[a] and has_figure[b] else WITHOUT_FIGURES
+        return float((worth * with_figures) ** SHARPNESS)
 
     scored = sorted(((-score(a, b), a, b) for a, b in candidates))
-    least = MIN_SCORE_SHARE * scored[0][0] if scored else 0.0
+    least = MIN_SCORE_SHARE**SHARPNESS * scored[0][0] if scored else 0.0
     return ((-negative, a, b) for negative, a, b in scored if negative <= least and negative < 0)
 
 

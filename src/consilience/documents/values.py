@@ -14,6 +14,8 @@ from itertools import product
 from typing import Literal
 from unicodedata import normalize
 
+from consilience.documents.words import with_figures_apart, words_in
+
 ValueRelation = Literal["equal", "different", "incomparable"]
 ValueKind = Literal["date", "time", "money", "percent", "days", "months", "number"]
 
@@ -91,7 +93,6 @@ _AMOUNT = re.compile(
     rf"(?:[ -](?:(?:calendar|working|business) )?(?P<unit>{'|'.join(_UNITS)})\b)?",
 )
 _GROUPED = re.compile(r"\d{1,3}([.,' ])\d{3}(?:\1\d{3})*")
-_WORD = re.compile(r"[^\W_]+(?:[’'][^\W_]+)*")
 _NUMBER_WORDS = re.compile(
     rf"\b(?:(?P<tens>{'|'.join(_TENS)})(?:[- ](?P<ones>{'|'.join(_SMALL)}))?|(?P<small>{'|'.join(_SMALL)}))\b"
 )
@@ -114,9 +115,8 @@ MAX_VALUE_CHARS = 300
 @lru_cache(maxsize=16_384)
 def read_value(text: str) -> ReadValue:
     """Return what can be compared of a value as a document or a reader words it."""
-    plain = " ".join(
-        normalize("NFKC", text[:MAX_VALUE_CHARS].translate(_SUPERSCRIPTS)).casefold().translate(_DASHES).split()
-    )
+    written = normalize("NFKC", text[:MAX_VALUE_CHARS].translate(_SUPERSCRIPTS)).casefold().translate(_DASHES)
+    plain = " ".join(with_figures_apart(written).split())
     bounds = frozenset(name for name, pattern in _BOUNDS.items() if pattern.search(plain))
     negated = bool(_NEGATION.search(plain)) and not bounds
     figures: list[tuple[int, Figure]] = []
@@ -126,7 +126,7 @@ def read_value(text: str) -> ReadValue:
             if figure := read(match):
                 figures.append((match.start(), figure))
                 rest = rest[: match.start()] + " " * len(match[0]) + rest[match.end() :]
-    words = frozenset(word for word in _WORD.findall(rest) if word not in _EMPTY_WORDS)
+    words = frozenset(word for word in words_in(rest, joints="'’") if word not in _EMPTY_WORDS)
     return ReadValue(tuple(figure for _, figure in sorted(figures, key=lambda f: f[0])), words, bounds, negated)
 
 

@@ -50,11 +50,19 @@ class AskedPassage(Frozen):
     agent: str
     document: str
     lines: Lines | None
-    """None for lines that cannot be read."""
+    """None for lines that cannot be read, and for words that stand nowhere in the document."""
+    words: str = ""
+    """What it asked for, if it named words and no lines."""
     why: str
     shown: Lines | None
     """The lines that the agent was shown from then on; None for none."""
     refusal: str = ""
+
+    @property
+    def place(self) -> str:
+        """What it asked for, as in `S4:120-140` or `S4:120-140 "discount rate"`."""
+        lines = f":{self.lines[0]}-{self.lines[1]}" if self.lines else ""
+        return f"{self.document}{lines}" + (f' "{self.words}"' if self.words else "")
 
 
 class AcrossDocuments(Frozen):

@@ -1,10 +1,13 @@
-"""Events as a process holds them that reads a journal: small, since sessions may have 50,000."""
+"""Events as a process holds them that runs or reads a session: small, since sessions may have 50,000."""
 
 from __future__ import annotations
 
 from functools import cache, lru_cache
+from typing import TypeVar
 
 from consilience.domain.events import EVENT, AnyEvent, Event
+
+E = TypeVar("E", bound=Event)
 
 
 @cache
@@ -12,10 +15,18 @@ def _all_fields(cls: type[Event]) -> set[str]:
     return set(cls.model_fields)
 
 
-def shrink_event(event: AnyEvent) -> AnyEvent:
-    """Share the event's set of assigned fields with all of its type: 1.6 kB an event instead of 2.4. Sessions may have 50,000."""
-    object.__setattr__(event, "__pydantic_fields_set__", _all_fields(type(event)))
-    return event
+def compact_event(event: E) -> E:
+    """Return an equal event that shares with all of its type the names of fields and the set of those assigned.
+
+    It takes 1.25 kB instead of 2.4. Python shares names where attributes are set one by one; pydantic makes a dictionary each time.
+    """
+    compact = object.__new__(type(event))
+    for name, value in event.__dict__.items():
+        object.__setattr__(compact, name, value)
+    object.__setattr__(compact, "__pydantic_extra__", None)
+    object.__setattr__(compact, "__pydantic_private__", None)
+    object.__setattr__(compact, "__pydantic_fields_set__", _all_fields(type(event)))
+    return compact
 
 
 def decode_event(body: str, seq: int) -> AnyEvent:
@@ -26,7 +37,7 @@ def decode_event(body: str, seq: int) -> AnyEvent:
     for name in ("phase", "audience"):
         if name in fields:
             fields[name] = _one_of_equals(fields[name])
-    return shrink_event(event)
+    return compact_event(event)
 
 
 @lru_cache(maxsize=1024)

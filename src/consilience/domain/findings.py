@@ -160,9 +160,10 @@ def topic_of(finding: Finding | DroppedFinding | KnownFinding) -> str:
     return f"{finding.category}: {finding.title}" if finding.title else finding.category
 
 
-KnownStatus = Literal["accepted", "stands", "dismissed", "gone"]
+KnownStatus = Literal["accepted", "stands", "dismissed", "older", "gone"]
 """`accepted`: by a baseline. `stands`: reported by an earlier review of the same change, and its lines are as they were.
-`dismissed`: a person said why it is none. `gone`: its lines, or those that cause it, are no longer as they were."""
+`dismissed`: a person said why it is none. `older`: on lines that the change left as they were, with no changed line as its cause.
+`gone`: its lines, or those that cause it, are no longer as they were."""
 
 
 class KnownFinding(Frozen):
@@ -380,6 +381,19 @@ class FindingsReport(Report):
         return tuple(known for known in self.known_findings if known.status == "stands")
 
     @property
+    def older(self) -> tuple[DroppedFinding, ...]:
+        """What reviewers reported on lines that the change left as they were, without a changed line as its cause: the worst first,
+        and once, however many agents did."""
+        found = sorted(
+            (finding for finding in self.dropped if finding.reason == "unchanged lines"),
+            key=lambda finding: SEVERITIES.index(finding.severity),
+        )
+        distinct: dict[tuple[str, int, str | int], DroppedFinding] = {}
+        for n, finding in enumerate(found):
+            distinct.setdefault((finding.file, finding.line, finding.fingerprint or n), finding)
+        return tuple(distinct.values())
+
+    @property
     def read_to(self) -> EarlierReviews | None:
         """Up to where a later review need not read again; None if this one is not complete, or found more than it lists."""
         is_all = self.complete and not any(finding.reason == "over the limit" for finding in self.dropped)
@@ -389,16 +403,18 @@ class FindingsReport(Report):
     def earlier(self) -> EarlierReviews:
         """What a later review of the same change needs to know."""
         standing = [known for known in self.known_findings if known.status != "gone"]
-        found = [as_known(finding, self.reviewed_commit) for finding in self.findings if finding.identities]
+        new: tuple[Finding | DroppedFinding, ...] = (*self.findings, *self.older)
+        found = [as_known(finding, self.reviewed_commit) for finding in new if finding.identities]
         return (self.read_to or EarlierReviews()).model_copy(update={"known": (*standing, *found)})
 
 
 def as_known(finding: Finding | DroppedFinding, commit: str = "") -> KnownFinding:
     """Return a finding about a commit as a later review of the same change knows it."""
+    is_older = isinstance(finding, DroppedFinding) and finding.reason == "unchanged lines"
     return KnownFinding(
         identities=finding.identities,
         cause=finding.cause.identity if isinstance(finding, Finding) and finding.cause else None,
-        status="stands",
+        status="older" if is_older else "stands",
         severity=finding.severity,
         disputed=finding.disputed if isinstance(finding, DroppedFinding) else finding.status == "disputed",
         fingerprint=finding.fingerprint,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated
 
-from pydantic import BaseModel, Field, ValidationError, WithJsonSchema
+from pydantic import BaseModel, Field, ValidationError, WithJsonSchema, computed_field
 
 from consilience.domain.detail import capped
 from consilience.domain.document_shares import DocumentShare, Lines, Purpose
@@ -165,6 +165,7 @@ class ReadDocument(Frozen):
     remarks: tuple[str, ...] = ()
     """What of its file or directory was not read, and why; also among the warnings."""
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def unread(self) -> tuple[Lines, ...]:
         """Lines that no agent read."""

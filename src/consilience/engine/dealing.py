@@ -240,13 +240,17 @@ def _fitting(protocol: Protocol, how: Deal, budget: PromptBudget) -> _Deal | Non
                 longest = budget.longest_reply(sized, reply, related, max(used))
                 left = budget.documents(sized, longest)
                 caps = [min(left - size, int(window * RELATED_WINDOW)) for size in used]
-                return _Deal(with_reply(sized, longest), hands, caps)
+                return _Deal(with_reply(sized, longest, closing=REPLY_TOKENS[budget.detail]), hands, caps)
     return None
 
 
-def with_reply(protocol: Protocol, tokens: int) -> Protocol:
-    """Return the protocol with replies of at most so many tokens; itself if they have that length already."""
-    return protocol if tokens == protocol.max_reply_tokens else protocol.model_copy(update={"reply_tokens": tokens})
+def with_reply(protocol: Protocol, tokens: int, *, closing: int = 0) -> Protocol:
+    """Return the protocol with replies of at most so many tokens, and a `closing` one if that may be longer; itself if replies
+    have that length already."""
+    if tokens == protocol.max_reply_tokens:
+        return protocol
+    changes = {"reply_tokens": tokens, "closing_reply_tokens": closing if closing > tokens else None}
+    return protocol.model_copy(update=changes)
 
 
 def _with_related(dealer: Dealer, dealt: _Deal) -> tuple[Source, ...]:
@@ -308,7 +312,7 @@ class DealRow(NamedTuple):
 
 
 def deal_rows(sources: Sequence[Source]) -> list[DealRow]:
-    """Return the shares of dealt documents, by agent."""
+    """Return the shares of dealt documents, in the order of the agents."""
     rows: dict[str, DealRow] = {}
     for n, source in enumerate(sources, 1):
         text = NumberedLines(source.text) if source.shares else NumberedLines("")
@@ -320,7 +324,7 @@ def deal_rows(sources: Sequence[Source]) -> list[DealRow]:
                 related_tokens=row.related_tokens + sum(text.tokens(*lines) - FENCE_TOKENS for lines in share.related),
                 left_out=row.left_out + share.left_out,
             )
-    return list(rows.values())
+    return sorted(rows.values(), key=lambda row: (len(row.agent), row.agent))
 
 
 def reference_to(document: str, lines: Lines, line_count: int) -> str:

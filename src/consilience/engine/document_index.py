@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 INDEX_NOTE = (
     "The documents are dealt: each reader is shown its own part of them, and lines of other parts that are related to it. Whoever "
-    "has no part is shown none. The index lists all documents and who holds which lines, whichever of them you are shown."
+    "has no part is shown none. The index lists all documents and who holds which lines, whichever of them you are shown. To quote "
+    "a table, copy cells of one row that stand side by side, with the marks between them."
 )
 
 

@@ -13,7 +13,10 @@ from consilience.engine.state import State
 
 def quotations_in_replies(state: State, replies: Iterable[CallCompleted]) -> tuple[Quotation, ...]:
     """Quotations of documents in replies, in their order, verified. A repeated quotation is listed at each place."""
-    texts = ((state.messages[event.key].text, event) for event in replies if event.key in state.messages)
+    if not state.opening.documents:
+        return ()  # no text need be read
+    messages = ((state.find_message(event.key), event) for event in replies)
+    texts = ((message.text, event) for message, event in messages if message is not None)
     return tuple(q for text, event in texts for q in quotations_in(state, text, event.key, event.agent))
 
 

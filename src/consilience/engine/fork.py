@@ -410,6 +410,8 @@ def changed_protocol(old: SessionStarted, settings: Mapping[str, object]) -> Pro
     cls = recorded_protocol(old.protocol)
     _check_known(cls, settings, cls.model_fields)
     settings_kept = {name: value for name, value in old.settings.items() if name in cls.model_fields}
+    if "reply_tokens" in settings:
+        settings_kept.pop("closing_reply_tokens", None)
     return cls(**{**settings_kept, **settings})
 
 

@@ -360,12 +360,12 @@ def _uncounted(state: State, attempts: Sequence[Ended]) -> Iterator[str]:
 
 def _unread(state: State) -> Iterator[str]:
     """Warnings about messages that must be read and that some addressees were shown in no answered call."""
-    required = {id: message for id, message in state.messages.items() if message.kind in state.must_be_read}
-    readers: dict[str, set[str]] = {id: set() for id in required}
-    for key, shown in state.shown.items():
+    required = {message.id: message for message in state.messages_of(state.must_be_read)}
+    readers: dict[str, set[str | None]] = {id: set() for id in required}
+    for key, shown in state.shown.items() if required else ():
         for id in shown:
             if id in required:
-                readers[id].add(state.messages[key].sender)
+                readers[id].add(state.sender(key))
     for id, message in required.items():
         unread = [agent for agent in message.audience if agent not in readers[id]]
         if not readers[id]:

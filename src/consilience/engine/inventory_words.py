@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from textwrap import shorten
 
 from consilience.documents.joining import RowPair, StatedRow
 from consilience.domain.across import AskedPassage, DocumentPair
 from consilience.domain.agents import Agent
-from consilience.domain.document_shares import Lines
 from consilience.domain.tokens import estimate_tokens
+from consilience.engine.passages import MAX_REQUESTS
 from consilience.engine.prompt import fence_quote
 
-ROW_TOKENS = 70
-"""A row of an inventory as models write it."""
+ROW_TOKENS = 90
+"""A row of an inventory: models write 68 to 93. So the longest inventory seen would take nine tenths of its tokens."""
+REQUEST_TOKENS = 60
+"""A request for a passage, as models write it."""
 SHORT_VALUE_CHARS = 80
 AROUND_CHARS = 160
 """Characters of a line that are shown beside a quotation."""
@@ -44,6 +47,7 @@ PRIVATE_NOTE = (
 def inventory_words(reader: Agent, notes: Iterable[str], tokens: int, passage_tokens: int) -> str:
     """Return the request for an inventory of so many tokens, below an introduction and notes."""
     seat = "\n".join(filter(None, (reader.introduction(perspective=""), *notes)))
+    rows = max((tokens - MAX_REQUESTS * REQUEST_TOKENS) // ROW_TOKENS, 1)
     return f"""{seat}
 
 Before the work on the task begins, take an inventory of what you are shown of the documents. Other readers do the same with the
@@ -51,19 +55,23 @@ other parts; nobody reads all of them. The rows of all readers are joined, to fi
 another document or of the same.
 
 Write one row for each statement that another passage may make otherwise, or that the task needs:
-- entity: what it is about, by its own name, as the documents write it
+- entity: what it is about, by its full name in the document, with its code or number if it has one
 - attribute: what is stated of it, in the plainest usual words, such as "end of the lease" or "monthly rent"
-- value: the value alone, such as a date, an amount, a number, a name or a duty
+- value: the value alone, such as an amount with its unit, a date with its year, a number, a name or a duty
 - document, line: where the quotation begins, such as S4 and 120
 - quotation: the exact words, no more than hold the statement; they may run over the end of a line
 
-Use the same words for the same entity and the same attribute in all rows. Begin with statements that differ from each other on one
-thing, those in related lines of other parts included, then go on with what matters most. There is room for about
-{max(tokens // ROW_TOKENS, 1)} rows. A row whose quotation is not in the document is left out.
+The other readers do not see your rows, nor you theirs. Rows meet by the words of entity and attribute: take those of the documents,
+and the same for the same thing in all your rows. Begin with statements that differ from each other on one thing, those in related
+lines of other parts included, then go on with what matters most. A row whose quotation is not in the document is left out. The
+reply may have {tokens:,} tokens in all, and one that is cut there is lost: write at most {rows} rows.
 
-requests: passages of other parts without which you cannot judge what you read, the most important first, each one document and one
-range of lines, such as S4 and 120-140, and why; you are shown them from your next prompt on, as far as you may read them and there
-is room for about {passage_tokens:,} tokens. [] if you need none.""".strip()
+requests: up to {MAX_REQUESTS} passages of other parts without which you cannot judge what you read, the most important first:
+- document: such as S4
+- lines: one range, such as 120-140; or, where the index does not tell it, words that stand there, such as "discount rate"
+- why: what you need it for
+You are shown them from your next prompt on, as far as you may read them: all of them together in at most {passage_tokens:,} tokens.
+[] if you need none.""".strip()
 
 
 def describe_pair(n: int, pair: RowPair, around: Sequence[str] = ("", "")) -> str:
@@ -79,18 +87,33 @@ def lines_around(row: StatedRow, lines: Sequence[str]) -> str:
     """Return the line of a row's quotation and its neighbours, indented: of a long one, what is nearest to the quotation."""
     at = row.line - 1
     begin = max(map(lines[at].find, (row.words, row.words.split()[0])))
-    own = lines[at][max(begin - AROUND_CHARS, 0) : max(begin, 0) + len(row.words) + AROUND_CHARS]
+    own = _words_of(lines[at], begin - AROUND_CHARS, max(begin, 0) + len(row.words) + AROUND_CHARS)
     before = next((n for n in range(at - 1, max(at - 4, -1), -1) if lines[n].strip()), None)
     after = next((n for n in range(at + 1, min(at + 4, len(lines))) if lines[n].strip()), None)
-    shown = [] if before is None else [(before, lines[before][-AROUND_CHARS:])]
+    shown = (
+        []
+        if before is None
+        else [(before, _words_of(lines[before], len(lines[before]) - AROUND_CHARS, len(lines[before])))]
+    )
     shown += [] if own.strip(" -*|#") == row.words else [(at, own)]
-    shown += [] if after is None else [(after, lines[after][:AROUND_CHARS])]
+    shown += [] if after is None else [(after, _words_of(lines[after], 0, AROUND_CHARS))]
     return "".join(f"\n    {n + 1}| {text.strip()}" for n, text in shown)
+
+
+def _words_of(line: str, begin: int, end: int) -> str:
+    """Return the text from one character of a line to another, without words that would be cut there."""
+    begin = max(begin, 0)
+    text = line[begin:end]
+    if begin and not line[begin - 1].isspace():
+        text = re.sub(r"^\S{1,40}\s", "", text)
+    if end < len(line) and not line[end].isspace():
+        text = re.sub(r"\s\S{1,40}$", "", text)
+    return text
 
 
 def requests_note(asked: Iterable[AskedPassage]) -> str:
     """Return what became of the passages that an agent asked for; empty if it asked for none."""
-    lines = [f"- {_place(passage.document, passage.lines)}: {_fate(passage)}" for passage in asked]
+    lines = [f"- {passage.place}: {_fate(passage)}" for passage in asked]
     return "\n".join(["You asked for passages of other parts:", *lines]) if lines else ""
 
 
@@ -99,10 +122,6 @@ def _fate(passage: AskedPassage) -> str:
         return f"not shown, {passage.refusal}"
     cut = passage.lines is not None and passage.shown[1] < passage.lines[1]
     return f"shown up to line {passage.shown[1]}" if cut else "shown"
-
-
-def _place(document: str, lines: Lines | None) -> str:
-    return document if lines is None else f"{document}:{lines[0]}-{lines[1]}"
 
 
 def compare_words(pairs: Sequence[str], note: str) -> str:

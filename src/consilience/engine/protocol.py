@@ -128,6 +128,11 @@ class Protocol(BaseModel, ABC):
     reply_tokens: Annotated[
         int | None, Field(ge=16, le=100_000, description="max tokens per reply; default: 4096, 1024 with brief prompts")
     ] = None
+    closing_reply_tokens: Annotated[
+        int | None,
+        Field(description="max tokens of the closing reply where dealt documents made replies shorter"),
+        NO_OPTION,
+    ] = None
 
     @classmethod
     def own_settings(cls) -> tuple[str, ...]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from sys import intern
 from typing import Any
 
 from consilience.domain.events import CallCompleted, MessagePublished, place_key
@@ -13,13 +14,17 @@ from consilience.engine.recorder import Recorder
 from consilience.engine.work import Reply
 from consilience.models.parsing import parse_reply
 
-FindMessage = Callable[[str], Message | None]
-
 QuotedForm = tuple[int, str]
 """How the text that prompts quote follows from what the model wrote: `AS_WRITTEN` or `ITS_TEXT`, with what is added at the end, or
 `ANOTHER`, with the whole text."""
 
 AS_WRITTEN, ITS_TEXT, ANOTHER = range(3)
+
+Quotes = tuple[tuple[str, ...], tuple[str, ...]]
+"""Labels and ids of the messages that a call was shown."""
+
+PROMPTS_AT_ONCE = 2_000
+"""Prompts that are read together; the parts of 50,000 would take 100 MB."""
 
 
 def quoted_form(written: str, prose: str, quoted: str) -> QuotedForm:
@@ -67,13 +72,12 @@ class RoundReplies:
 class Recalled:
     """The replies and messages of rounds that are not executed again, by key and id."""
 
-    def __init__(self, recorder: Recorder, find_message: FindMessage) -> None:
-        self._recorder, self._find_message = recorder, find_message
+    def __init__(self, recorder: Recorder, find_sender: Callable[[str], str | None]) -> None:
+        self._recorder, self._find_sender = recorder, find_sender
         self._forms: dict[str, tuple[CallCompleted, QuotedForm]] = {}
         self._published: dict[str, MessagePublished] = {}
-        self._quotes: dict[str, tuple[QuotedMessage, ...]] = {}
-        self._unread: list[str] = []
-        """Messages that `messages` has not returned."""
+        self._quotes: dict[str, Quotes] = {}
+        self._labels: dict[tuple[str, ...], tuple[str, ...]] = {}
         self._unshown: list[CallCompleted] = []
         """Replies that `shown` has not returned."""
         self._replies: dict[str, Reply[Any]] = {}
@@ -81,11 +85,9 @@ class Recalled:
     def add(self, replies: Iterable[tuple[CallCompleted, QuotedForm]], published: Iterable[MessagePublished]) -> None:
         for event, form in replies:
             self._forms[event.key] = event, form
-            self._unread.append(event.key)
             self._unshown.append(event)
         for message in published:
             self._published[message.id] = message
-            self._unread.append(message.id)
 
     def __contains__(self, id: object) -> bool:
         return id in self._forms or id in self._published
@@ -94,7 +96,7 @@ class Recalled:
         """Return a message. Raises `KeyError`."""
         if id not in self._forms:
             published = self._published[id]
-            text = self._recorder.text(published.text)
+            text = self._recorder.journal.store.text(published.text)
             fields = (published.sender, published.kind, text, published.audience, published.reply_to, published.phase)
             return Message(id, *fields)
         event, (form, rest) = self._forms[id]
@@ -109,22 +111,33 @@ class Recalled:
         written = self._recorder.text(event.text)
         return written if form == AS_WRITTEN else str(_text_in(written))
 
-    def messages(self, known: Mapping[str, Message]) -> dict[str, Message]:
-        """Return all messages that are not `known`, each once."""
-        unread, self._unread = self._unread, []
-        return {id: self.message(id) for id in unread if id not in known}
+    def of_kinds(self, kinds: Container[str]) -> Iterator[str]:
+        """Yield the ids of messages of these kinds."""
+        yield from (key for key, (event, _) in self._forms.items() if event.kind in kinds)
+        yield from (id for id, message in self._published.items() if message.kind in kinds)
+
+    def sender(self, id: str) -> str:
+        """Return who sent a message, without reading it. Raises `KeyError`."""
+        return self._forms[id][0].agent if id in self._forms else self._published[id].sender
 
     def shown(self) -> dict[str, tuple[str, ...]]:
         """Return the ids of the messages that each call was shown, by key, those of each call once."""
         unshown, self._unshown = self._unshown, []
-        prompts = self._recorder.journal.store.prompts({event.prompt for event in unshown}) if unshown else {}
-        self._quotes.update({event.key: _quotes_in(prompts[event.prompt]) for event in unshown})
-        return {event.key: tuple(quote.message for quote in self._quotes[event.key]) for event in unshown}
+        for begin in range(0, len(unshown), PROMPTS_AT_ONCE):
+            events = unshown[begin : begin + PROMPTS_AT_ONCE]
+            prompts = self._recorder.journal.store.prompts({event.prompt for event in events})
+            self._quotes.update({event.key: self._quotes_in(prompts[event.prompt]) for event in events})
+        return {event.key: self._quotes[event.key][1] for event in unshown}
 
-    def quotes(self, event: CallCompleted) -> tuple[QuotedMessage, ...]:
+    def quotes(self, event: CallCompleted) -> Quotes:
         """Return what a call was shown."""
         quotes = self._quotes.get(event.key)
-        return _quotes_in(self._recorder.journal.store.prompt(event.prompt)) if quotes is None else quotes
+        return self._quotes_in(self._recorder.journal.store.prompt(event.prompt)) if quotes is None else quotes
+
+    def _quotes_in(self, parts: Iterable[str]) -> Quotes:
+        quotes = [q for q in (read_part(part) for part in parts if part[:2] == "q:") if isinstance(q, QuotedMessage)]
+        labels = tuple(quote.label for quote in quotes)  # the same in many prompts
+        return self._labels.setdefault(labels, labels), tuple(intern(quote.message) for quote in quotes)
 
     def reply(self, key: str, returns: type[Any]) -> Reply[Any]:
         """Return a reply as its call returned it. Raises `KeyError`."""
@@ -140,13 +153,8 @@ class Recalled:
         return value if isinstance(value, str) else str(getattr(value, "text", self._recorder.text(event.text)))
 
     def labels(self, event: CallCompleted) -> Mapping[str, str]:
-        messages = [(quote, self._find_message(quote.message)) for quote in self.quotes(event)]
-        return {quote.label: quote.message for quote, message in messages if message and message.sender != event.agent}
-
-
-def _quotes_in(parts: Iterable[str]) -> tuple[QuotedMessage, ...]:
-    quotes = (read_part(part) for part in parts if part.startswith("q:"))
-    return tuple(quote for quote in quotes if isinstance(quote, QuotedMessage))
+        senders = ((label, id, self._find_sender(id)) for label, id in zip(*self.quotes(event), strict=True))
+        return {label: id for label, id, sender in senders if sender not in (None, event.agent)}
 
 
 class RecalledReply(Reply[Any]):
@@ -172,7 +180,7 @@ class RecalledReply(Reply[Any]):
 
     @property
     def shown(self) -> tuple[str, ...]:  # type: ignore[override]
-        return tuple(quote.message for quote in self._recalled.quotes(self._event))
+        return self._recalled.quotes(self._event)[1]
 
     @property
     def labels(self) -> Mapping[str, str]:  # type: ignore[override]

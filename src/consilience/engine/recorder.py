@@ -12,7 +12,7 @@ from itertools import count, takewhile
 from typing import TypeVar
 
 from consilience.domain.errors import ProtocolViolation, ReplayMiss, RequestMismatch
-from consilience.domain.event_decoding import shrink_event
+from consilience.domain.event_decoding import compact_event
 from consilience.domain.events import (
     AnswerReceived,
     AnyEvent,
@@ -25,7 +25,6 @@ from consilience.domain.events import (
     CommentPosted,
     Ended,
     Event,
-    MessagePublished,
     ReplyRejected,
     SearchExpired,
     SessionResumed,
@@ -103,10 +102,8 @@ class Recorder:
             self._index(event)
         self._recalls = recalls and not self.inherits
         rounds = (_step(event) for event in events if self._recalls and isinstance(event, Settled))
-        last = max(
-            rounds, default=0
-        )  # texts of earlier rounds are seldom asked for before the end, but for their results
-        self.load_texts(event for event in events if _step(event) >= last or isinstance(event, Settled))
+        last = max(rounds, default=0)  # texts of earlier rounds are seldom asked for before the end
+        self.load_texts(event for event in events if _step(event) >= last)
 
     @property
     def live(self) -> bool:
@@ -123,16 +120,15 @@ class Recorder:
             self.journal.note_seconds(self.now())
 
     def text(self, id: str) -> str:
-        """The text of a recorded reply, step, answer, message or result of a round."""
+        """The text of a recorded reply, step or answer."""
         if id not in self._texts:
-            self.load_texts((*self._calls.values(), *self._derived.values()))
+            self.load_texts(self._calls.values())
         return self._texts[id]
 
     def load_texts(self, events: Iterable[Event]) -> None:
-        """Read the texts that will be asked for (`text`), all at once."""
-        with_text = (CallCompleted, ReplyRejected, StepCompleted, AnswerReceived, MessagePublished)
-        chosen = (event for event in events if isinstance(event, (*with_text, Settled)))
-        ids = {event.body if isinstance(event, Settled) else event.text for event in chosen}
+        """Read the texts of replies, steps and answers that will be asked for, all at once."""
+        with_text = (CallCompleted, ReplyRejected, StepCompleted, AnswerReceived)
+        ids = {event.text for event in events if isinstance(event, with_text)}
         self._texts.update(self.journal.store.texts(ids - self._texts.keys()))
 
     def forget(self) -> None:
@@ -290,7 +286,7 @@ class Recorder:
         """Record the end of an attempt with the next commit: that of whatever leaves the process next, or after 2 ms."""
         self._stamp(event)
         self.journal.append(event, texts=texts, prompt=prompt)
-        shrink_event(event)
+        event = compact_event(event)
         self.events.append(event)
         self.ends_so_far[event.key, event.attempt] = event
 
@@ -330,6 +326,13 @@ class Recorder:
         """Return the record of this round if the run `recalls` rounds and is no fork, in which replies have ages."""
         event = self._derived.get((place, "Settled")) if self._recalls else None
         return event if isinstance(event, Settled) and (event.name, event.index) == (name, index) else None
+
+    def body(self, settled: Settled) -> str:
+        """What is recorded of a round. Those of all rounds are read at once."""
+        if settled.body not in self._texts:
+            bodies = {event.body for event in self._derived.values() if isinstance(event, Settled)}
+            self._texts.update(self.journal.store.texts(bodies))
+        return self._texts[settled.body]
 
     def recall(self, first: int, until: int) -> list[Event]:
         """Return the recorded events of these operations, which count as matched: they are not executed again."""

@@ -182,18 +182,19 @@ class Session(Rounds):
         `key` is unique in the session and becomes the id of the reply's message, which only `audience` and the agent itself may be
         shown. `returns` is `str` or a pydantic model. `accept`, which may be a coroutine
         function, may reject a value with a `ValueError`, which is shown to the model.
-        `closing` marks the call that may draw on the reserve. `max_tokens` defaults to the session's `reply_tokens`. `quoted`
-        returns the text that prompts quote; default: the reply's prose.
+        `closing` marks the call that may draw on the reserve. `max_tokens` defaults to the session's `reply_tokens`; for a closing
+        call it may be more, so name them if a later prompt quotes the reply. `quoted` returns the text that prompts quote; default:
+        the reply's prose.
         """
         if closing and not self._state.ledger.sizes.protocol.closing:
             raise ProtocolViolation(
                 f"the call {key!r} is asked with closing=True by a protocol that declares closing = False: "
                 "nothing is reserved for it. Declare closing = True, or ask without closing"
             )
-        size = self.reply_tokens if max_tokens is None else max_tokens
-        return Ask(
-            self, self.agent(agent).id, prompt, key, returns, kind, tuple(audience), accept, closing, size, quoted
-        )
+        if max_tokens is None:
+            max_tokens = self._state.closing_tokens(agent, prompt) if closing else self.reply_tokens
+        id = self.agent(agent).id
+        return Ask(self, id, prompt, key, returns, kind, tuple(audience), accept, closing, max_tokens, quoted)
 
     def subtask(self, body: Coroutine[Any, Any, T], *, calls: int) -> Subtask[T]:
         """Return a coroutine as work to run as a branch, which makes at most `calls` calls."""

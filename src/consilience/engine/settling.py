@@ -182,7 +182,7 @@ class Rounds(Messages):
     def _restored(self, event: Settled, branch: Branch, adapter: TypeAdapter[T], references: References) -> T:
         """Restore what a round left, and return its result."""
         state, recorder = self._state, self._state.recorder
-        value, _, left = recorder.text(event.body).partition("\n")
+        value, _, left = recorder.body(event).partition("\n")
         events = recorder.recall(int(event.place), event.until)
         branch.ordinal = event.until
         if branch.budget.limited:

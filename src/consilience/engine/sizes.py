@@ -137,6 +137,8 @@ class SizedProtocol(Protocol):
     @property
     def longest_reply(self) -> int: ...
     @property
+    def closing_reply_tokens(self) -> int | None: ...
+    @property
     def first_speakers(self) -> tuple[str, ...]: ...
     @property
     def shown_together(self) -> tuple[tuple[str, ...], ...] | None: ...
@@ -172,6 +174,17 @@ class CallSizes:
     def longest_reply(self) -> int:
         """Max tokens of the longest reply of the session."""
         return max(self.protocol.longest_reply, self.inventory_tokens)
+
+    @property
+    def longest_closing_reply(self) -> int:
+        """Max tokens of a reply if it is that of the closing call."""
+        return max(self.longest_reply, self.protocol.closing_reply_tokens or 0)
+
+    def closing_reply(self, agent: str, room: int) -> int:
+        """Max tokens of the answer of the closing call, beside whose prompt a window has so much room."""
+        reply = self.protocol.max_reply_tokens
+        room -= _SCHEMA_TOKENS + _CORRECTION_TOKENS + self.thinking_tokens.get(agent, 0)
+        return max(reply, min(room, self.protocol.closing_reply_tokens or reply))
 
     def reply(self, agent: str, max_tokens: int, *, enlarged: bool = False) -> ReplySize:
         """Size of a reply whose answer may have `max_tokens`; `enlarged` if thinking used up the reply before."""
@@ -212,7 +225,8 @@ class CallSizes:
         """Return how many calls read how many tokens and answer in how many, at most, if `calls` are made: the largest."""
         kinds = self.protocol.call_kinds
         sizes = [(kind.calls, self._prompt_of(kind, 1.0), kind.reply) for kind in kinds] or [
-            (calls, self._longest_prompt(1.0), self.longest_reply)
+            (1, self._longest_prompt(1.0), self.longest_closing_reply),
+            (calls - 1, self._longest_prompt(1.0), self.longest_reply),
         ]
         largest: list[tuple[int, int, int]] = []
         for n, read, written in sorted(sizes, key=lambda size: size[1] + size[2], reverse=True):
@@ -262,6 +276,8 @@ class CallSizes:
         """Return the max length of a reply in words, and what the limits on tokens and money make of it."""
         fit = self.largest_fit(limits)
         words = f"replies up to {math.ceil(self.longest_reply * fit):,} tokens"
+        if self.longest_closing_reply > self.longest_reply:
+            words += f", the closing one up to {math.ceil(self.longest_closing_reply * fit):,}"
         if fit == 1:
             return words
         words += f" ({fit:.0%} of their size, to fit the limits"
@@ -282,7 +298,10 @@ class CallSizes:
         return Usage(1, max(size.tokens for size in sizes), max(size.cost for size in sizes))
 
     def _closing_call(self, fit: float) -> Usage:
-        kind = next((kind for kind in self.protocol.call_kinds if kind.closing), None)
+        kinds = self.protocol.call_kinds
+        if not kinds:
+            return self._of_any_agent(self._longest_prompt(fit), self.longest_closing_reply, fit)
+        kind = next((kind for kind in kinds if kind.closing), None)
         return self._of_any_agent(self._prompt_of(kind, fit), kind.reply, fit) if kind else self._max_call(fit)
 
     def _of_any_agent(self, prompt: int, answer: int, fit: float) -> Usage:

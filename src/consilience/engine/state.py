@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -111,7 +111,7 @@ class State:
     _messages: dict[str, Message] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.recalled = Recalled(self.recorder, self._find)
+        self.recalled = Recalled(self.recorder, self.sender)
 
     @cached_property
     def models(self) -> Mapping[str, str]:
@@ -124,6 +124,14 @@ class State:
 
     def render(self, agent: str, prompt: Prompt, correction: str | None = None) -> Rendered:
         return render(self.opening, agent, prompt, self.message, correction)
+
+    def closing_tokens(self, agent: str, prompt: Prompt) -> int:
+        """Max tokens of the reply to a closing prompt: those of any reply or, if the deal made these shorter, up to the room that
+        the prompt leaves in the window of its agent."""
+        window = self.started.windows.get(agent)
+        if window is None or self.ledger.sizes.protocol.closing_reply_tokens is None:
+            return self.reply_tokens
+        return self.ledger.sizes.closing_reply(agent, window - self.render(agent, prompt).tokens)
 
     def render_to_fit(self, key: str, agent: str, prompt: Prompt, correction: str | None, reply: int) -> Rendered:
         """Render a prompt that leaves room for a reply of so many tokens in the window of its agent: if it does not, the oldest
@@ -181,20 +189,31 @@ class State:
         self.template_use.rendered.update(left.get("rendered", ()))
 
     def message(self, id: str) -> Message:
-        message = self._find(id)
+        message = self.find_message(id)
         if message is None:
             raise ProtocolViolation(f"no message {id!r} to quote")
         return message
 
-    def _find(self, id: str) -> Message | None:
+    def find_message(self, id: str) -> Message | None:
+        """Return a message; None if there is none."""
         if id not in self._messages and id in self.recalled:
             self._messages[id] = self.recalled.message(id)
         return self._messages.get(id)
 
     def is_from_other_agent(self, id: str, agent: str) -> bool:
         """Return whether the message exists and another agent sent it."""
-        message = self._find(id)
-        return message is not None and message.sender != agent
+        return self.sender(id) not in (None, agent)
+
+    def sender(self, id: str) -> str | None:
+        """Return who sent a message; None if there is none."""
+        if id in self._messages:
+            return self._messages[id].sender
+        return self.recalled.sender(id) if id in self.recalled else None
+
+    def messages_of(self, kinds: Container[str]) -> list[Message]:
+        """Return all messages of these kinds; others are not read."""
+        known = [id for id, message in self._messages.items() if message.kind in kinds]
+        return [self.message(id) for id in dict.fromkeys((*known, *self.recalled.of_kinds(kinds)))]
 
     def dump_note(self, name: str, data: BaseModel) -> tuple[dict[str, object], dict[str, str]]:
         """Return a note as `consilience.domain.notes.dump_note` does. Raises `ProtocolViolation`."""
@@ -226,7 +245,7 @@ class State:
 
     def _age(self, id: str) -> float:
         """Age of a message: that of the youngest reply which it is, is made of, or replies to."""
-        message = self._find(id)
+        message = self.find_message(id)
         if message is None:
             return math.inf
         parts = id.split("/")
@@ -237,13 +256,8 @@ class State:
         """Drop what the run recorded. It is part of reference cycles, and the collector takes a tenth of a resume to find them."""
         self._messages.clear()
         self._shown.clear()
-        self.recalled = Recalled(self.recorder, self._find)
+        self.recalled = Recalled(self.recorder, self.sender)
         self.recorder.forget()
-
-    @property
-    def messages(self) -> Mapping[str, Message]:
-        self._messages.update(self.recalled.messages(self._messages))
-        return self._messages
 
     @property
     def shown(self) -> Mapping[str, tuple[str, ...]]:

@@ -72,11 +72,10 @@ def requests_blocks(across: AcrossDocuments | None, names: Mapping[str, str]) ->
 
 
 def _request(passage: AskedPassage, names: Mapping[str, str]) -> Item:
-    place = passage.document + (f":{passage.lines[0]}-{passage.lines[1]}" if passage.lines else "")
     shown = f"shown {passage.shown[0]}-{passage.shown[1]}" if passage.shown else f"not shown: {passage.refusal}"
     return Item(
         lead="Asked for:",
-        text=f"{one_line(place)}, {shown}",
+        text=f"{one_line(passage.place)}, {shown}",
         by=names.get(passage.agent, passage.agent),
         note=one_line(passage.why),
     )

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from markdown_it import MarkdownIt
     from markdown_it.token import Token
 
-MAX_LINKS = 8
+MAX_LINKS = 4
 """Links of one line to calls and messages; a line on more of them says how many."""
 _REFERENCES = re.compile(r"\[S\d[^\[\]<>]{0,80}\]")
 """References to documents as agents write them: `[S3:12]`, `[S3:12-14, S4]`."""

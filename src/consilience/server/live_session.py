@@ -61,9 +61,12 @@ MAX_KEPT = 8
 MAX_MESSAGES = 200
 MAX_SENT_BYTES = 50_000
 """Of a page as it is sent, compressed; style and script take some 9 kB more."""
-MAX_PAGE_CHARS = 280_000
-MAX_VIEW_CHARS = 120_000
-"""Of all views of a page; those that have no room are on pages of their own."""
+MAX_PAGE_BYTES = 280_000
+"""Of the parts of a page and its messages, before compression; its forms take some 6 kB more."""
+MAX_VIEW_BYTES = 120_000
+"""Of all views of a page, and no more than the report and the messages leave; those that have no room are on pages of their own."""
+MESSAGE_BYTES = 40_000
+"""Kept for messages."""
 MAX_FOLDED_CHARS = 30_000
 """Of a section of the report that opens on demand. A longer one, such as a transcript, which the messages repeat, is on a page of
 its own."""
@@ -111,16 +114,15 @@ class SessionLog:
     def window(self, beside: Iterable[str], before: int | None = None) -> list[int]:
         """Return the numbers of the last entries before one that have room on a page, beside its other parts; at least one."""
         measure = zlib.compressobj(6)
-        chars = sent = 0
+        whole = sent = 0
         for part in beside:
-            chars += len(part)
-            sent += len(measure.compress(part.encode()))
+            whole += len(html := part.encode())
+            sent += len(measure.compress(html))
         numbers: list[int] = []
         for n in reversed(self.numbers if before is None else [n for n in self.numbers if n < before]):
-            html = self.entry(n)
-            chars += len(html)
-            sent += len(measure.compress(html.encode())) + len(measure.flush(zlib.Z_SYNC_FLUSH))
-            if numbers and (len(numbers) == MAX_MESSAGES or chars > MAX_PAGE_CHARS or sent > MAX_SENT_BYTES):
+            whole += len(html := self.entry(n).encode())
+            sent += len(measure.compress(html)) + len(measure.flush(zlib.Z_SYNC_FLUSH))
+            if numbers and (len(numbers) == MAX_MESSAGES or whole > MAX_PAGE_BYTES or sent > MAX_SENT_BYTES):
                 break
             numbers.append(n)
         return numbers[::-1]
@@ -354,14 +356,13 @@ def session_parts(
     far = {**(PER_CALL if len(record.calls) > MAX_VIEWED_CALLS else {}), **long}
     views = sorted(shown_views(record, without=far), key=lambda view: not is_natural(view, record))
     pictures = sum(is_natural(view, record) for view in views)
-    rendered = [*_rendered_views(parts, views, base), *(_view_link(*view, base) for view in far.items())]
-    views += [View(name=name, heading=heading) for name, heading in far.items()]
+    linked = [View(name=name, heading=heading) for name, heading in far.items()]
     if record.report is None:  # the head of the page has its state
         document = replace(document, status="")
     acts = {} if status else {"actions": "What you can do"}
     sections = {**({} if record.report else {"seats": "Agents"}), **acts, "messages": "Messages"}
     content = {
-        **session_content(record, places, document, views, sections),
+        **session_content(record, places, document, [*views, *linked], sections),
         "parts": parts,
         "base": base,
         "status": status or _status(record),
@@ -377,12 +378,15 @@ def session_parts(
         "columns": list(_columns(record, since or {})),
     }
     started = record.state.started is not None
+    report = render_part(environment(), "report", content)
+    room = min(MAX_VIEW_BYTES, MAX_PAGE_BYTES - MESSAGE_BYTES - len(report.encode()))
+    rendered = [*_rendered_views(parts, views, base, room), *(_view_link(view, base) for view in linked)]
     return {
         "header": render_part(environment(), "header", content),
         "state": render_part(templates(), "state", content),
         "contents": render_part(environment(), "contents", content),
         "seats": Markup() if record.report else render_part(templates(), "seats", content),
-        "report": render_part(environment(), "report", content),
+        "report": report,
         "pictures": Markup().join(rendered[:pictures]),
         "views": Markup().join(rendered[pictures:]),
         "settings": render_part(environment(), "settings", content) if started else Markup(),
@@ -451,18 +455,18 @@ def render_part(environment: Environment, name: str, content: Mapping[str, objec
     return Markup(environment.get_template(f"{name}.html.j2").render(content))
 
 
-def _rendered_views(parts: PageParts, views: Iterable[View], base: str) -> Iterator[Markup]:
-    room = MAX_VIEW_CHARS
+def _rendered_views(parts: PageParts, views: Iterable[View], base: str, room: int) -> Iterator[Markup]:
+    """Yield views as HTML, and a link in the place of each that is longer than the bytes which are left."""
     for view in views:
         html = parts.view(view) if len(view.model_dump_json()) <= room else None  # it is longer than its data
-        if html is None or len(html) > room:
-            html = _view_link(view.name, view.heading, base)
+        if html is None or len(html.encode()) > room:
+            html = _view_link(view, base)
         yield html
-        room -= len(html)
+        room -= len(html.encode())
 
 
-def _view_link(name: str, heading: str, base: str) -> Markup:
-    return render_part(templates(), "view_link", {"name": name, "heading": heading, "base": base})
+def _view_link(view: View, base: str) -> Markup:
+    return render_part(templates(), "view_link", {"name": view.name, "heading": view.heading, "base": base})
 
 
 def _to_follow(record: SessionRecord) -> str:

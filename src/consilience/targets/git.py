@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Timer
 
+from consilience.documents import MAX_SOURCE_BYTES
 from consilience.domain.errors import SourceError
 from consilience.targets.files import repository_of
 
@@ -167,7 +168,11 @@ class Git:
         return self.line("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
 
     def blob(self, name: str) -> bytes | None:
-        """Return the content of a file by its name for Git, as in `HEAD:src/x.py`; None if there is none."""
+        """Return the content of a file by its name for Git, as in `HEAD:src/x.py`; None if there is none, or a larger one than any
+        text that is read."""
+        size = self.line("cat-file", "-s", name)
+        if size is None or int(size) > MAX_SOURCE_BYTES:
+            return None
         done = self._start(("cat-file", "blob", name), self.directory, b"", self._borrowed)
         return None if done.returncode else done.stdout
 

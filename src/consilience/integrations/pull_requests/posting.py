@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from consilience.domain.findings import EarlierReviews, KnownFinding, KnownStatus
 from consilience.domain.markdown import code_span
 from consilience.domain.messages import JsonObject
 from consilience.integrations.pull_requests.threads import PullRequest
 from consilience.protocols.review import ReviewReport
-from consilience.reporting.formats.github import MAX_BODY_CHARS, prose
+from consilience.reporting.formats.github import MAX_BODY_CHARS, OTHERS, older_findings, other_findings
 from consilience.reporting.formats.marks import Mark, marked, without_mark
-
-EARLIER = "**Earlier findings**"
-"""Begins the part of a review that a later run replaces."""
-STATUSES: Mapping[KnownStatus, str] = {
-    "stands": "stands",
-    "gone": "changed: its lines, or those that cause it, are no longer as they were",
-    "dismissed": "dismissed",
-    "accepted": "accepted",
-}
-MAX_LISTED = 50
 
 
 @dataclass(frozen=True)
@@ -32,7 +20,7 @@ class Posting:
     replies: Sequence[tuple[str, str]] = ()
     """Pairs of the comment that begins a thread and the reply."""
     review: JsonObject | None = None
-    """The request that creates a review; None without a new finding."""
+    """The request that creates a review: with new findings, or the first to say up to where all was read; None without either."""
     review_in_text: JsonObject | None = None
     """The same without comments on lines, for the case that GitHub knows one of the lines not."""
     update: tuple[str, str] | None = None
@@ -44,7 +32,8 @@ class Posting:
 def plan_posting(report: ReviewReport, pull: PullRequest) -> Posting:
     """Return what to post for a report to a pull request as it is now.
 
-    A thread is told that its finding no longer applies if the review is complete: else nobody has read what is there now.
+    A thread is told that its finding no longer applies if the review is complete: else nobody has read what is there now. Without a
+    new finding the first review is posted all the same, once: what was read is kept nowhere else.
     """
     if report.reviewed_commit and report.reviewed_commit != pull.head:
         return Posting(
@@ -56,54 +45,28 @@ def plan_posting(report: ReviewReport, pull: PullRequest) -> Posting:
     told = [threads[entry.thread] for entry in gone if entry.thread in threads] if report.complete else []
     text = _gone_text(report.reviewed_commit)
     replies = [(t.comments[0].id, text) for t in told if not t.is_told_gone and not t.is_resolved]
-    status = status_text(report.known_findings)
-    if not new:
-        read = report.read_to or pull.earlier
-        return Posting(replies, update=_update(pull, read, status), notes=["No new findings: no review is posted."])
+    is_first = not pull.own_reviews and report.read_to is not None and not report.is_without_target
+    if not new and not is_first:
+        return Posting(replies, update=_update(pull, report), notes=["No new findings: no review is posted."])
 
     def request(shown: ReviewReport) -> JsonObject:
-        return shown.github_comments(pull.name, pull.earlier, status)
+        return shown.github_comments(pull.name, pull.earlier)
 
     shown = report.model_copy(update={"findings": new})
     return Posting(replies, review=request(shown), review_in_text=request(shown.model_copy(update={"hunks": ()})))
 
 
-def _update(pull: PullRequest, read: EarlierReviews, status: str) -> tuple[str, str] | None:
+def _update(pull: PullRequest, report: ReviewReport) -> tuple[str, str] | None:
     """Return the last own review with its text brought up to date; None without one, or if nothing changes."""
     if not pull.own_reviews:
         return None
     review, mark = pull.own_reviews[-1]
-    text = without_mark(review.body)
-    kept = text.rpartition(f"\n\n{EARLIER}")[0] or text
-    own = mark.model_copy(update={"commit": read.commit, "base": read.base})
-    body = marked(f"{kept}\n\n{status}" if status else kept, Mark(name=pull.name, review=own))
+    text, others, read = without_mark(review.body), other_findings(report), report.read_to or pull.earlier
+    kept = text.rpartition(f"\n\n{OTHERS}")[0] or text
+    known = (*mark.known, *older_findings(report))
+    own = mark.model_copy(update={"commit": read.commit, "base": read.base, "known": known})
+    body = marked(f"{kept}\n\n{others}" if others else kept, Mark(name=pull.name, review=own))
     return (review.id, body) if body != review.body and len(body) <= MAX_BODY_CHARS + 5_000 else None
-
-
-def status_text(known: Sequence[KnownFinding]) -> str:
-    """Return what became of earlier findings, one on a line."""
-    if not known:
-        return ""
-    counts = Counter(entry.status for entry in known)
-    words = ", ".join(
-        f"{counts[status]} {text.partition(':')[0]}" for status, text in STATUSES.items() if counts[status]
-    )
-    lines = [f"- {_one(entry)}" for entry in known[:MAX_LISTED]]
-    if len(known) > MAX_LISTED:
-        lines.append(f"- {len(known) - MAX_LISTED} more")
-    return f"{EARLIER}: {words}.\n\n" + "\n".join(lines)
-
-
-def _one(entry: KnownFinding) -> str:
-    own = entry.identities[0]
-    name = prose(
-        f"{entry.severity} · {own.category}: {entry.title}" if entry.title else f"{entry.severity} · {own.category}",
-        160,
-    )
-    name += " · disputed" if entry.disputed else ""
-    link = f"[{name}]({entry.url})" if entry.url.partition("://")[0] == "https" and ")" not in entry.url else name
-    who = f" by {code_span(entry.by)}: {prose(entry.reason, 200)}" if entry.status == "dismissed" else ""
-    return f"{link} in {code_span(own.file)}: {STATUSES[entry.status]}{who}"
 
 
 def _gone_text(commit: str) -> str:

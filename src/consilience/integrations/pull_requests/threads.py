@@ -160,9 +160,11 @@ class PullRequest(Frozen):
             yield finding.model_copy(update=found)
 
     def has(self, identities: Sequence[Identity], gone: Sequence[KnownFinding] = ()) -> bool:
-        """Return whether a finding with one of these identities was posted and is not gone, by its thread or as one of `gone`."""
+        """Return whether a finding of the change with one of these identities was posted and is not gone, by its thread or as one
+        of `gone`."""
         are_gone = {(entry.thread, _digests(entry)) for entry in gone}
-        standing = (entry for entry in self.earlier.known if (entry.thread, _digests(entry)) not in are_gone)
+        told = (entry for entry in self.earlier.known if entry.status != "older")
+        standing = (entry for entry in told if (entry.thread, _digests(entry)) not in are_gone)
         posted = {_key(identity) for entry in standing for identity in entry.identities}
         return any(_key(identity) in posted for identity in identities)
 

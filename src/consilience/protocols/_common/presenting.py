@@ -216,7 +216,7 @@ def single_call_section(report: Report) -> Section:
         text = (
             "Copies of one model with the same material often add little to one careful call. "
             f"This run: {count(calls, 'call')}{tokens}; solo: 1 call; solo with 2 reviews: "
-            f"{_REVIEWED_CALLS} calls. compare measures which is better on your tasks."
+            f"{_REVIEWED_CALLS} calls. Only a comparison on your own tasks shows which is better."
         )
         blocks = bullets([Item(text=text)])
     return Section(name="single-call", part="trust", blocks=blocks)

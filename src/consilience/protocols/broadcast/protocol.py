@@ -130,6 +130,7 @@ class Broadcast(BroadcastSettings):
                 key=f"synthesize/{ROOT}",
                 returns=with_position(RootSynthesis, self.answer_pattern),
                 closing=True,
+                max_tokens=family.session.reply_tokens,
             )
         if isinstance(reply, Reply):
             run.closing = run.synthesis = reply

@@ -47,7 +47,7 @@ def headline(report: DebateData) -> Iterator[Block]:
     for n, text in enumerate(report.propositions):
         sides = report.positions_on(n)
         voted = f"secret final ballots of {len(sides)} of {count(len(report.debaters), 'agent')}{_on_models(report)}"
-        label = f"Proposition {n + 1}: {text}" if is_plural else text
+        label = f"Proposition {n + 1}: {text}" if is_plural and not report.options else text
         verdict = f"{_verdict(sides, len(report.debaters))}: {tally(sides)}{when_cast(rechecks, f'p{n + 1}')}"
         yield Paragraph(lead=verdict, text=f"({voted}). {label}", refs=finals)
     yield from _decide_today(report)
@@ -122,7 +122,9 @@ def _shortcomings(report: DebateData) -> Iterator[str]:
     for thread in report.threads:
         if thread.topic in report.propositions and thread.status == "STALE" and thread.stage != "EVIDENCE":
             where = (
-                f" on proposition {report.propositions.index(thread.topic) + 1}" if len(report.propositions) > 1 else ""
+                f" on {report.proposition_name(report.propositions.index(thread.topic))}"
+                if len(report.propositions) > 1
+                else ""
             )
             yield f"{thread_name(thread.id).capitalize()}{where} ended before its question was locked: {thread.closed_by}."
     if report.propositions:
@@ -187,7 +189,9 @@ def _decide_today(report: DebateData) -> Iterator[Block]:
     several = len(report.propositions) > 1
     parts = []
     for n, decided in enumerate(report.decided):
-        parts.append(f"{f'proposition {n + 1}: ' if several else ''}{_decided(decided, report.positions_on(n))}")
+        parts.append(
+            f"{f'on {report.proposition_name(n)} ' if several else ''}{_decided(decided, report.positions_on(n))}"
+        )
     first = f" First: {report.first_step}" if report.first_step else ""
     yield Paragraph(
         lead="If you must decide today:", text=f"{'; '.join(parts)}.{first}", refs=("closing", *report.final_refs)
@@ -223,13 +227,13 @@ def _turning_points(report: DebateData) -> Iterator[Block]:
     for n, decided in enumerate(report.decided):
         if decided not in FIRM or _lead(report.positions_on(n), decided) <= 0:
             continue
-        lead = f"{f'Proposition {n + 1} becomes' if several else 'Becomes'} {SIDES[OTHER[decided]]} if"
+        proposition_note = f" on {report.proposition_name(n)}" if several else ""
+        lead = f"Becomes {SIDES[OTHER[decided]]}{proposition_note} if"
         turning = [*_tested(report, n, decided)] if report.tests else [*_declared(report, n, decided)]
         for text, refs in turning:
             yield Paragraph(lead=lead, text=text, refs=refs)
         if not turning and report.cruxes:
             basis = "No tested answer to a crux" if report.tests else "By what the agents declared, no answer to a crux"
-            proposition_note = f" on proposition {n + 1}" if several else ""
             refs = tuple(key for test in report.tests for key in test.keys(test.ballots)) or report.final_refs
             yield Paragraph(text=f"{basis} turns the majority{proposition_note}.", refs=refs)
 
@@ -327,20 +331,20 @@ def _misreported(report: DebateData) -> Iterator[Item]:
 # --- how far to trust it
 
 
-def evidence_items(report: DebateData) -> Iterator[Item]:
+def evidence_items(report: DebateData, *, labelled: bool = True) -> Iterator[Item]:
     """On how many verified words of documents the debate rests."""
     evidence = [m for m in report.messages if m.move == "PROVIDE_EVIDENCE"]
     if evidence:
         memory = [m for m in evidence if m.from_memory]
-        memory_note = f": {report.marks(memory)}" if memory else ""
+        memory_note = f": {report.marks(memory)}" if memory and labelled else ""
         verified = len(evidence) - len(memory)
         yield Item(
-            text=f"Messages of evidence: {len(evidence)}; {verified} quote a document with verified words, "
+            text=f"Messages that give evidence: {len(evidence)}; {verified} quote a document with verified words, "
             f"{len(memory)} rest on the model's memory{memory_note}.",
             refs=tuple(message.id for message in evidence),
         )
     elif report.messages:
-        yield Item(text="Messages of evidence: none.", refs=report.last_refs)
+        yield Item(text="No message gives evidence.", refs=report.last_refs)
 
 
 def trust_items(report: DebateData) -> Iterator[Item]:

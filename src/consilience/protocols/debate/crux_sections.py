@@ -12,7 +12,6 @@ from consilience.protocols.debate.records import Coalition, Crux, Dependency, Th
 from consilience.protocols.debate.state import (
     DebateData,
     DebateState,
-    ballot_cell,
     certainty,
     crux_numbers,
     excerpt,
@@ -105,7 +104,7 @@ def _crux_table(crux: Crux, report: DebateData, records: Mapping[str, FlipRecord
     for agent in dict.fromkeys((*crux.positions, *report.final)):
         last = _test_cell(records.get(agent), _moves(agent, crux, report)) if records else _hangs(agent, crux)
         on_crux = _crux_position(agent, crux, report)
-        rows.append((report.names[agent], ballot_cell(report.final.get(agent)), on_crux, last))
+        rows.append((report.names[agent], report.ballot_cell(report.final.get(agent)), on_crux, last))
         refs.append(report.agent_refs(agent, crux))
     return Table(heads=heads, rows=tuple(rows), left=len(heads), refs=tuple(refs))
 
@@ -118,8 +117,12 @@ def _moves(agent: str, crux: Crux, report: DebateData) -> str:
     for test in report.tests:
         if test.thread != crux.thread or agent not in test.ballots:
             continue
-        after = enumerate(zip(before, test.ballots[agent].positions, strict=False), 1)
-        now = [f"{f'proposition {n} ' if several else ''}{side_word(new)}" for n, (old, new) in after if old != new]
+        after = enumerate(zip(before, test.ballots[agent].positions, strict=False))
+        now = [
+            f"{f'{report.proposition_name(n)} ' if several else ''}{side_word(new)}"
+            for n, (old, new) in after
+            if old != new
+        ]
         moves += [f"told {SIDES[test.stipulated]}: now {' and '.join(now)}"] if now else []
     return "; ".join(moves)
 
@@ -293,7 +296,7 @@ def coalitions(report: DebateData) -> Iterator[Block]:
 def _together(coalition: Coalition, state: DebateState) -> str:
     numbers = {crux.thread: n for n, crux in enumerate(state.cruxes, 1)}
     names = {thread: f"crux {n}" for thread, n in numbers.items()}
-    names |= {f"p{n}": f"proposition {n}" for n in range(1, len(state.propositions) + 1)}
+    names |= {f"p{n + 1}": state.proposition_name(n) for n in range(len(state.propositions))}
     if len(state.propositions) == 1:
         names["p1"] = "the task"
     sides = [f"{names[name]} {SIDES[side]}" for name, side in coalition.positions.items() if name in names]

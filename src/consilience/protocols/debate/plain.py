@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from consilience.domain.sections import Block, Bullets, Item, Paragraph, Presentation, QuoteBlock, Subheading
 from consilience.domain.wording import join_names
 from consilience.protocols._common.presenting import bullets
 from consilience.protocols.debate.brief import evidence_items
-from consilience.protocols.debate.crux_sections import best_statements, coalitions, criteria_items, dependencies
+from consilience.protocols.debate.crux_sections import (
+    best_statements,
+    coalitions,
+    common_ground,
+    criteria_items,
+    dependencies,
+)
 from consilience.protocols.debate.records import Crux
 from consilience.protocols.debate.sections import presentation
 from consilience.protocols.debate.state import DebateData, tested_refs
 
 _QUOTED = re.compile("(“[^”]*”)")
-_LABEL = re.compile(r" \[[A-Z]\d+\]")
-"""Of a message, which a summary does not show."""
+_LABEL = re.compile(r" \[[A-RT-Z]\d+\]")
+"""Of a message, which a summary does not show. [S1] is a document."""
 _ANSWER_TO = re.compile(r"^the answer to crux (\d+)")
 _CRUX = re.compile(r"\b([Cc])rux(es)?(?= )")
 WORDS = {
@@ -31,15 +37,13 @@ def plain_presentation(report: DebateData) -> Presentation:
     shown = presentation(report)
     plain: dict[str, Iterable[Block]] = {
         "cruxes": _questions(report),
-        "changes": _worded(
-            block for section in shown.sections if section.name == "changes" for block in section.blocks
-        ),
+        "changes": _worded(_section_blocks(shown, "changes")),
+        "common-ground": _worded(common_ground(report)),
+        "dissent": _worded(_section_blocks(shown, "dissent")),
         "coalitions": _worded(coalitions(report)) if report.coalitions else (),
         "dependencies": _worded(bullets(item for item in dependencies(report) if item.lead)),
-        "debate": bullets(evidence_items(report)),
-        "single-call": (
-            block for section in shown.sections if section.name == "single-call" for block in section.blocks[:1]
-        ),
+        "debate": bullets(evidence_items(report, labelled=False)),
+        "single-call": _section_blocks(shown, "single-call")[:1],
     }
     sections = tuple(
         section.model_copy(update={"blocks": tuple(plain.get(section.name, section.blocks))})
@@ -47,6 +51,10 @@ def plain_presentation(report: DebateData) -> Presentation:
     )
     below = tuple(_worded(_named(block, report) for block in shown.below_answer))
     return shown.model_copy(update={"sections": sections, "below_answer": below})
+
+
+def _section_blocks(shown: Presentation, name: str) -> Sequence[Block]:
+    return next((section.blocks for section in shown.sections if section.name == name), ())
 
 
 def _named(block: Block, report: DebateData) -> Block:
@@ -98,6 +106,8 @@ def _worded(blocks: Iterable[Block]) -> Iterator[Block]:
                 yield Bullets(items=tuple(map(_plain_item, block.items)))
             case Paragraph():
                 yield block.model_copy(update={"text": _plain(block.text)})
+            case QuoteBlock():
+                yield _unlabelled(block)
             case _:
                 yield block
 
@@ -107,15 +117,16 @@ def _unlabelled(block: Block) -> Block:
 
 
 def _plain_item(item: Item) -> Item:
-    return item.model_copy(update={"lead": _plain(item.lead), "text": _plain(item.text)})
+    return item.model_copy(update={name: _plain(getattr(item, name)) for name in ("lead", "text", "by")})
 
 
 def _plain(text: str) -> str:
-    """Return text of the report with `crux 2` as `question 2`, as the summary numbers them."""
+    """Return text of the report without labels of messages, and with `crux 2` as `question 2`, as the summary numbers them."""
     for said, plain in WORDS.items():
         text = text.replace(said, plain)
     parts = _QUOTED.split(text)
     parts[::2] = [
-        _CRUX.sub(lambda m: f"{'Q' if m[1] == 'C' else 'q'}uestion{'s' if m[2] else ''}", part) for part in parts[::2]
+        _CRUX.sub(lambda m: f"{'Q' if m[1] == 'C' else 'q'}uestion{'s' if m[2] else ''}", _LABEL.sub("", part))
+        for part in parts[::2]
     ]
     return "".join(parts)

@@ -48,9 +48,7 @@ from consilience.protocols.debate.state import (
     WHEN_CAST,
     DebateData,
     DebateState,
-    ballot_cell,
     excerpt,
-    position_words,
     side_word,
     tally,
     thread_name,
@@ -122,7 +120,7 @@ def _moves(report: DebateData) -> Iterator[Block]:
     for agent in report.debaters:
         ballots = (report.opening.get(agent), report.final.get(agent))
         claims = [ballot.claim for ballot in ballots if ballot and ballot.claim]
-        rows.append((report.names[agent], *map(ballot_cell, ballots), claims[-1] if claims else ""))
+        rows.append((report.names[agent], *map(report.ballot_cell, ballots), claims[-1] if claims else ""))
         refs.append(tuple(ballot.key for ballot in ballots if ballot))
     yield Table(
         heads=("agent", "opening ballot", "final ballot", "argues for"), rows=tuple(rows), left=4, refs=tuple(refs)
@@ -156,7 +154,7 @@ def _ballot_changes(state: DebateState) -> Iterator[Item]:
         if cause:
             why = f"because of {state.names[cause.agent]}{state.mark(cause.id)}: “{excerpt(cause.text)}”"
         yield Item(
-            lead=f"{state.names[agent]}: {position_words(before)} → {position_words(after)},",
+            lead=f"{state.names[agent]}: {state.position_words(before)} → {state.position_words(after)},",
             text=why,
             note=f"its reason: {excerpt(after.reason)}" if after.reason else "",
             refs=(before.key, after.key, *((cause.id,) if cause else ())),
@@ -209,7 +207,7 @@ def _dissent(report: DebateData) -> Iterator[Block]:
     final = list(report.final.values())
     for held in dissenting(decided, final, {} if report.told else as_cast(final, report.rechecks)):
         mark = f"{WHEN_CAST}, counts as undecided" if held.only_when_cast else ""
-        proposition_note = f"proposition {held.n}: " if len(decided) > 1 else ""
+        proposition_note = f"{report.proposition_name(held.n - 1)}: " if len(decided) > 1 else ""
         by = f"{report.names[held.ballot.agent]}, {proposition_note}{side_word(held.side)}{mark}"
         text = held.ballot.reason or held.ballot.claim
         yield QuoteBlock(text=text, by=by, refs=(held.ballot.key,))
@@ -323,7 +321,7 @@ def _calls(report: DebateData) -> str:
 def _positions(state: DebateState) -> Iterable[HeldPosition]:
     for ballot in state.ballots:
         step = "final 1" if ballot.step else "opening 1"
-        yield HeldPosition(agent=ballot.agent, step=step, text=position_words(ballot))
+        yield HeldPosition(agent=ballot.agent, step=step, text=state.position_words(ballot))
 
 
 def _seats(state: DebateState) -> dict[str, SeatNote]:
@@ -331,7 +329,7 @@ def _seats(state: DebateState) -> dict[str, SeatNote]:
     notes = {}
     for agent in state.debaters:
         ballots = [ballot for ballot in (state.opening.get(agent), state.final.get(agent)) if ballot]
-        if words := list(dict.fromkeys(position_words(ballot) for ballot in ballots)):
+        if words := list(dict.fromkeys(state.position_words(ballot) for ballot in ballots)):
             notes[agent] = SeatNote(text=" → ".join(words))
     return notes
 
@@ -416,6 +414,6 @@ def _where(key: str, state: DebateState) -> str:
 def _subject(question: str, state: DebateState) -> str:
     """Return the question of an answer in words: the task, a proposition, a crux by its number, or a thread."""
     if question.startswith("p"):
-        return "the task" if len(state.propositions) == 1 else f"proposition {question[1:]}"
+        return "the task" if len(state.propositions) == 1 else state.proposition_name(int(question[1:]) - 1)
     cruxes = [crux.thread for crux in state.cruxes]
     return f"crux {cruxes.index(question) + 1}" if question in cruxes else f"the question of {thread_name(question)}"

@@ -140,18 +140,17 @@ def unread_documents(report: DebateData) -> int:
 def _compared(report: DebateData, single: SingleCall) -> str:
     if not report.decided:
         return "has an answer, and the debate has none"
-    differing = [
-        n for n, pair in enumerate(zip(report.decided, single.positions, strict=True), 1) if pair[0] != pair[1]
-    ]
+    differing = [n for n, pair in enumerate(zip(report.decided, single.positions, strict=True)) if pair[0] != pair[1]]
     several = len(report.decided) > 1
     if not differing:
         sides = ", ".join(
-            f"{n}: {SIDES[side]}" if several else SIDES[side] for n, side in enumerate(single.positions, 1)
+            f"{report.proposition_name(n)}: {SIDES[side]}" if several else SIDES[side]
+            for n, side in enumerate(single.positions)
         )
         return f"came to the same answer ({sides})"
     parts = (
-        f"{f'on proposition {n} ' if several else ''}{SIDES[single.positions[n - 1]]} where the debate's is "
-        f"{SIDES[report.decided[n - 1]]}"
+        f"{f'on {report.proposition_name(n)} ' if several else ''}{SIDES[single.positions[n]]} where the debate's is "
+        f"{SIDES[report.decided[n]]}"
         for n in differing
     )
     return f"came to another answer ({'; '.join(parts)}), and no figure here shows which is right"
@@ -201,7 +200,7 @@ def _comparison_rows(report: DebateData, single: SingleCall) -> Iterator[tuple[s
     for n, position in enumerate(single.positions):
         decided = SIDES[report.decided[n]] if report.decided else "no answer"
         votes = tally(report.positions_on(n))
-        name = f"proposition {n + 1}" if several else "answer"
+        name = report.proposition_name(n) if several else "answer"
         sure = f", {certainty(single.confidence)}" if n == 0 else ""
         yield name, f"{decided} (ballots: {votes or 'none'})", f"{SIDES[position]}{sure}"
     own = 1 + bool(single.compared_by)

@@ -10,8 +10,6 @@ from consilience.protocols._common.presenting import empty_view
 from consilience.protocols.debate.records import DebateMessage
 from consilience.protocols.debate.state import (
     DebateState,
-    ballot_cell,
-    position_words,
     side_word,
     thread_name,
     virtual_time,
@@ -94,7 +92,7 @@ def _cell(row: str, column: str, stances: list[DeclaredStance]) -> GridCell:
 
 def _opening(state: DebateState) -> Iterator[DeclaredStance]:
     for agent, ballot in state.opening.items():
-        yield DeclaredStance(agent, OPENING, OPENING, ballot_cell(ballot), "", (ballot.key,), moved=False)
+        yield DeclaredStance(agent, OPENING, OPENING, state.ballot_cell(ballot), "", (ballot.key,), moved=False)
 
 
 def _final(state: DebateState) -> Iterator[DeclaredStance]:
@@ -102,7 +100,8 @@ def _final(state: DebateState) -> Iterator[DeclaredStance]:
         before = state.opening.get(agent)
         moved = before is not None and before.positions != ballot.positions
         cause = state.by_id.get(ballot.cause or "") if moved else None
-        what = f"{position_words(before)} → {ballot_cell(ballot)}" if moved and before else ballot_cell(ballot)
+        what = state.ballot_cell(ballot)
+        what = f"{state.position_words(before)} → {what}" if moved and before else what
         yield DeclaredStance(agent, FINAL, FINAL, what, _name(cause, state), (*_ids(cause), ballot.key), moved)
 
 

@@ -40,6 +40,10 @@ _VIEW_NAMES = {view: name for name, view in POINTS_OF_VIEW.items()}
 _CERTAINTY = {value: level for level, value in LEVELS.items()}
 
 
+MAX_OPTION_CHARS = 40
+"""Of an option as it is called in sentences and cells."""
+
+
 class SystemMetrics(Frozen):
     """The seed's figures of how the mechanics worked."""
 
@@ -123,6 +127,29 @@ class DebateState(Frozen):
     @property
     def propositions(self) -> tuple[str, ...]:
         return self.framing.propositions if self.framing else ()
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """What to call the propositions, where each says of an option that it is the best; none where they have numbers."""
+        return ()
+
+    def proposition_name(self, n: int) -> str:
+        """Return what to call one of several propositions, from 0."""
+        return self.options[n] if self.options else f"proposition {n + 1}"
+
+    def position_words(self, ballot: DebateBallot) -> str:
+        """Return `no`, or for several propositions `1: no, 2: yes`; options stand in place of the numbers."""
+        words = [SIDES[side] for side in ballot.positions]
+        names = self.options or range(1, len(words) + 1)
+        return (
+            ", ".join(f"{name}: {word}" for name, word in zip(names, words, strict=True))
+            if len(words) > 1
+            else "".join(words)
+        )
+
+    def ballot_cell(self, ballot: DebateBallot | None) -> str:
+        """Return `no, fairly sure`."""
+        return f"{self.position_words(ballot)}, {certainty(ballot.confidence)}" if ballot else "no ballot"
 
     @property
     def cruxes(self) -> list[Crux]:
@@ -250,6 +277,12 @@ class DebateData(DebateState, Report):
     added: str = ""
     """What the debate added to the single call, in a sentence that follows from the figures."""
 
+    @property
+    def options(self) -> tuple[str, ...]:
+        given = self.settings.get("option")
+        names = tuple(excerpt(str(option), MAX_OPTION_CHARS) for option in given) if isinstance(given, Sequence) else ()
+        return names if len(names) == len(self.propositions) else ()
+
 
 def _refs(*ids: str) -> Refs:
     return tuple(dict.fromkeys(filter(None, ids)))
@@ -325,17 +358,6 @@ def tally(sides: Sequence[Side]) -> str:
     """Return `1 yes · 2 no · 1 undecided`, without what nobody holds."""
     counts = Counter(sides)
     return " · ".join(f"{counts[side]} {SIDES[side]}" for side in ("YES", "NO", "UNCERTAIN") if counts[side])
-
-
-def position_words(ballot: DebateBallot) -> str:
-    """`no`, or `1: no, 2: yes` for several propositions."""
-    words = [SIDES[side] for side in ballot.positions]
-    return ", ".join(f"{n}: {word}" for n, word in enumerate(words, 1)) if len(words) > 1 else "".join(words)
-
-
-def ballot_cell(ballot: DebateBallot | None) -> str:
-    """`no, fairly sure`."""
-    return f"{position_words(ballot)}, {certainty(ballot.confidence)}" if ballot else "no ballot"
 
 
 def virtual_time(ms: int) -> str:

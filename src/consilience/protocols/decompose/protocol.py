@@ -225,6 +225,7 @@ class DecomposeRun:
             returns=returns,
             audience=self.session.topology.parents.get(work.agent, ()),
             closing=root,
+            max_tokens=self.session.reply_tokens if self.settings.strange_loops else None,
         )
 
     def _quote_part(self, assigned: AssignedPart | None) -> tuple[Quote, ...]:

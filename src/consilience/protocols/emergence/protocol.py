@@ -129,7 +129,15 @@ class Emergence(TreeProtocol):
     def _round(self, session: Session, run: EmergenceRun, index: int, nudges: Mapping[str, Nudge]) -> RoundRun:
         """Return the round after those recorded in `run`, or the last of them again."""
         previous = run.rounds[-1] if run.rounds else {}
-        return RoundRun(session, self.answer_pattern, self.leaf_reask, index, previous, nudges, run.labels, run.book)
+        ends = index == step_limit(session, self.max_rounds) and not self._reviews
+        return RoundRun(
+            session, self.answer_pattern, self.leaf_reask, index, previous, nudges, run.labels, run.book, ends
+        )
+
+    @property
+    def _reviews(self) -> int:
+        """Self-reviews of the root after the last round."""
+        return self.strange_loops + bool(self.domain_instructions)
 
     async def _run_round(self, session: Session, run: EmergenceRun, index: int) -> RoundResult:
         """signal_down, then leaf_respond, lateral and observe, from the leaves to the root; and await the ballots cast in it."""
@@ -230,12 +238,11 @@ class Emergence(TreeProtocol):
 
     async def _finalize(self, session: Session, run: EmergenceRun) -> None:
         """Self-reviews of the root, each of the last result. Domain instructions appear in the last one only."""
-        reviews = self.strange_loops + bool(self.domain_instructions)
-        for n in range(1, reviews + 1):
+        for n in range(1, self._reviews + 1):
             if run.closing is None:
                 return
             last_round = self._round(session, run, len(run.rounds), {})
-            domain = self.domain_instructions if n == reviews else ""
+            domain = self.domain_instructions if n == self._reviews else ""
             async with session.phase("finalize", n):
                 prompt = last_round.review_prompt(run.closing, domain)
                 reply = await session.ask(
@@ -243,7 +250,7 @@ class Emergence(TreeProtocol):
                     prompt,
                     key=f"finalize/{n}",
                     returns=with_position(RootRevision, self.answer_pattern),
-                    closing=n == reviews,
+                    closing=n == self._reviews,
                 )
                 if isinstance(reply, Reply):
                     run.book.met(last_round.rulings(reply))
@@ -322,7 +329,7 @@ class Emergence(TreeProtocol):
         lateral = leaves + internal if self.children > 1 else 0
         nudges = internal + 1 if self.signals else 0
         total = rounds * (leaves + lateral + internal + 1) + (rounds - 1) * nudges
-        total += self.strange_loops + bool(self.domain_instructions)
+        total += self._reviews
         total += self.chosen_test.count("judge") * (rounds - 1)
         return total + (leaves * (1 + rounds) if self.answer_pattern else 0)
 

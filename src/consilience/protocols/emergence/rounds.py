@@ -89,6 +89,8 @@ class RoundRun:
     """Addresses of the agents in prompts."""
     book: ObjectionBook
     """Objections of earlier rounds."""
+    ends: bool
+    """Whether the root's text is the answer, and no prompt quotes it."""
 
     async def family(self, node: str) -> FamilyResult:
         """The children of `node` respond and talk among themselves; then the node observes them."""
@@ -278,6 +280,7 @@ class RoundRun:
             returns=with_position(first if before is None else later, self.pattern if root else ""),
             audience=() if root else siblings_and_parents(self.session.topology, node),
             closing=root,
+            max_tokens=None if self.ends else self.session.reply_tokens,
             quoted=lambda reply: with_answers(str(reply.text), reply.answers, pending),
         )
 

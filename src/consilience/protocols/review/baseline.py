@@ -33,13 +33,16 @@ class Baseline:
 
     def match(self, finding: Finding, lines: Mapping[int, str], old_path: str = "") -> KnownFinding | None:
         """Return the entry for a finding: of the same lines and the same cause; or of the same category, and of lines that share
-        one with those of the finding. None if the quoted lines were changed.
+        one with those of the finding. None if the quoted lines were changed; an older defect is no entry for one of the change.
 
         `lines` are the known lines of that side of the file, `old_path` is what it was called before the change.
         """
         files = (finding.file, old_path)
+        is_caused = finding.changed or finding.cause is not None
         for entry in self.known:
-            if entry.status != "gone" and any(_is_known(entry, own, finding, lines, files) for own in entry.identities):
+            if entry.status == "gone" or (entry.status == "older" and is_caused):
+                continue
+            if any(_is_known(entry, own, finding, lines, files) for own in entry.identities):
                 return entry
         return None
 
@@ -102,10 +105,10 @@ def with_status(
     """Return a known finding as it stands in the files of which `text_of` returns the text, None for none; `renamed` has their
     names by those at its commit.
 
-    It is gone, whether it stood or was dismissed, if its quoted lines, or those that cause it, are no longer as they were; for
+    It is gone, whatever it was, if its quoted lines, or those that cause it, are no longer as they were; for
     removed lines, if they are back.
     """
-    if known.status not in ("stands", "dismissed"):
+    if known.status in ("accepted", "gone"):
         return known
     own, *others = (_in_file(identity, renamed) for identity in known.identities)
     cause = _in_file(known.cause, renamed) if known.cause else None

@@ -14,6 +14,7 @@ from consilience.domain.findings import (
     Finding,
     FindingStatus,
     KnownFinding,
+    KnownStatus,
     PartRead,
     ReviewVote,
     VerdictKind,
@@ -62,6 +63,12 @@ BESIDE: Mapping[Purpose, str] = {
 }
 EARLIER = "Findings of earlier reviews"
 OLDER = "On unchanged lines, not judged"
+EARLIER_STATUSES: Mapping[KnownStatus, str] = {
+    "stands": "stands",
+    "dismissed": "dismissed",
+    "older": "on unchanged lines",
+    "gone": "gone",
+}
 
 
 def sections(report: ReviewData) -> tuple[Section, ...]:
@@ -76,7 +83,7 @@ def sections(report: ReviewData) -> tuple[Section, ...]:
         _ballots(report),
         Section(name="gates", part="trust", heading=GATES, blocks=tuple(_gates(report.evaluations))),
         Section(name="reading", part="trust", heading="What was read", blocks=tuple(_reading(report))),
-        Section(name="older", part="trust", heading=OLDER, blocks=tuple(_older(report.dropped))),
+        Section(name="older", part="trust", heading=OLDER, blocks=_older(report.older)),
         Section(name="dropped", part="trust", heading="Findings not listed", blocks=_dropped(report), folded=True),
         Section(name="files", part="trust", heading="Files and remarks", blocks=_files(report), folded=True),
     )
@@ -296,26 +303,21 @@ def _earlier(known: Sequence[KnownFinding]) -> tuple[Block, ...]:
     """Return what became of the findings of earlier reviews of the same change; those that stand come first."""
     items = [
         Item(
-            lead=f"{f.status}{' · disputed' if f.disputed else ''} · {f.severity} · {topic_of(f)} · {f.file}:{f.first_line}",
+            lead=f"{words}{' · disputed' if f.disputed else ''} · {f.severity} · {topic_of(f)} · {f.file}:{f.first_line}",
             text=f.claim,
             note=f"{f.by}: {f.reason}" if f.reason else "",
         )
-        for status in ("stands", "dismissed", "gone")
+        for status, words in EARLIER_STATUSES.items()
         for f in known
         if f.status == status
     ]
     return bullets(items)
 
 
-def _older(dropped: Sequence[DroppedFinding]) -> Iterator[Block]:
-    """Yield what reviewers reported on unchanged lines without a changed line that causes it, worst first."""
-    older = sorted((f for f in dropped if f.reason == "unchanged lines"), key=lambda f: SEVERITIES.index(f.severity))
-    distinct = {(finding.file, finding.line, finding.fingerprint or n): finding for n, finding in enumerate(older)}
-    items = [
-        Item(lead=f"{f.file}:{f.line} · {f.severity} · {topic_of(f)}:", text=f.claim, note=f.detail)
-        for f in distinct.values()
-    ]
-    yield from bullets(items)
+def _older(older: Sequence[DroppedFinding]) -> tuple[Block, ...]:
+    return bullets(
+        [Item(lead=f"{f.file}:{f.line} · {f.severity} · {topic_of(f)}:", text=f.claim, note=f.detail) for f in older]
+    )
 
 
 def _dropped(report: ReviewData) -> tuple[Block, ...]:

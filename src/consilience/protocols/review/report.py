@@ -16,7 +16,7 @@ from consilience.protocols.review.findings import ReviewData
 from consilience.protocols.review.presenting import above_answer, sections, views
 from consilience.protocols.review.progress import extend_progress
 from consilience.reporting.formats.github import MAX_COMMENTS, github_comments
-from consilience.reporting.formats.gitlab import code_quality, gitlab_notes
+from consilience.reporting.formats.gitlab import code_quality, gitlab_note
 from consilience.reporting.formats.sarif import sarif
 
 ENDINGS: Mapping[StopReason, str] = {
@@ -46,7 +46,7 @@ class ReviewReport(ReviewData):
         "review.sarif": "sarif",
         "comments.json": "github_comments",
         "gl-code-quality-report.json": "code_quality",
-        "gitlab-notes.json": "gitlab_notes",
+        "gitlab-note.json": "gitlab_note",
         "baseline.json": "baseline",
         "dismissed.json": "dismissed",
     }
@@ -101,9 +101,7 @@ class ReviewReport(ReviewData):
         """Return the findings as a SARIF 2.1.0 log."""
         return sarif(self)
 
-    def github_comments(
-        self, name: str = "", read_before: EarlierReviews | None = None, ending: str = ""
-    ) -> dict[str, object]:
+    def github_comments(self, name: str = "", read_before: EarlierReviews | None = None) -> dict[str, object]:
         """Return the findings as the body of a request that creates a review on GitHub; the arguments are those of the function."""
         inline = cast(Severity, self.settings.get("inline", "minor"))
         most = cast(int, self.settings.get("max_inline", MAX_COMMENTS))
@@ -114,16 +112,15 @@ class ReviewReport(ReviewData):
             max_inline=most,
             name=name,
             read_before=read_before,
-            ending=ending,
         )
 
     def code_quality(self) -> list[dict[str, object]]:
         """Return the findings as a Code Quality report of GitLab."""
         return code_quality(self)
 
-    def gitlab_notes(self) -> list[dict[str, object]]:
-        """Return the findings as bodies of requests that begin discussions of a merge request on GitLab."""
-        return gitlab_notes(self, above_answer(self), inline=cast(Severity, self.settings.get("inline", "minor")))
+    def gitlab_note(self) -> dict[str, object]:
+        """Return the review as the body of a request that writes a note of a merge request on GitLab."""
+        return gitlab_note(self, above_answer(self))
 
     def baseline(self) -> str:
         """Return a baseline with the findings listed, those over the limit, those that an earlier baseline knew, and those of

@@ -11,17 +11,20 @@ escaping does not stop them; a character of no width inside them does.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 from consilience.domain.findings import (
     OBJECTIONS,
     SEVERITIES,
     Cause,
     DiffHunk,
+    DroppedFinding,
     EarlierReviews,
     Finding,
     FindingsReport,
     KnownFinding,
+    KnownStatus,
     Verification,
     as_known,
     command_of,
@@ -48,6 +51,17 @@ UNPRINTABLE = "\ufffd"
 """What names of documents have in place of a character that cannot be printed."""
 MAX_NOTES = 20
 """Missing agents and files left out that the body names."""
+MAX_OTHERS = 50
+"""Findings of earlier reviews, or on unchanged lines, that the body names."""
+OTHERS = "**Other findings**"
+"""Begins the part of a body that a later run replaces."""
+STATUSES: Mapping[KnownStatus, str] = {
+    "stands": "stands",
+    "gone": "changed: its lines, or those that cause it, are no longer as they were",
+    "dismissed": "dismissed",
+    "accepted": "accepted",
+    "older": "on unchanged lines: not judged, since no changed line is named as its cause",
+}
 
 
 def github_comments(
@@ -58,14 +72,13 @@ def github_comments(
     max_inline: int = MAX_COMMENTS,
     name: str = "",
     read_before: EarlierReviews | None = None,
-    ending: str = "",
 ) -> JsonObject:
     """Return the request body: event, body, and one comment for each finding on lines that the diff shows, or whose cause is.
 
     The paragraphs of `summary` open the body. Findings less severe than `inline`, and those after the first `max_inline` comments,
-    are in the body; without hunks (the target was no diff) all are. `ending` ends it. Each comment, and the body for the findings
-    in it, has a mark by which a later run of the series `name` knows them. It names the reviewed commit as read if the report tells
-    all that was found and the request has it, else that of `read_before`.
+    are in the body; without hunks (the target was no diff) all are. `other_findings` ends it. Each comment, and the body for the
+    findings in it, has a mark by which a later run of the series `name` knows them. It names the reviewed commit as read if the
+    report tells all that was found and the request has it, else that of `read_before`.
     """
     severe = SEVERITIES[: SEVERITIES.index(inline) + 1]
     comments: list[JsonObject] = []
@@ -79,7 +92,7 @@ def github_comments(
             without_place.append(finding)
         else:
             comments.append(_comment(finding, at, place, Mark(name=name, finding=_as_marked(finding, report))))
-    text, known, is_cut = _body(report, summary, without_place, ending)
+    text, known, is_cut = _body(report, summary, without_place)
     read = (None if is_cut else report.read_to) or read_before or EarlierReviews()
     body = marked(text, Mark(name=name, review=read.model_copy(update={"known": known})))
     request: JsonObject = {"event": "COMMENT", "body": body, "comments": comments}
@@ -116,9 +129,10 @@ def _comment(finding: Finding, at: Finding | Cause, lines: tuple[int, int], mark
     return comment
 
 
-def _as_marked(finding: Finding, report: FindingsReport) -> KnownFinding | None:
+def _as_marked(finding: Finding | DroppedFinding, report: FindingsReport) -> KnownFinding | None:
     """Return what a mark says of a finding; None if nothing identifies it."""
-    short = {"quotation": "", "claim": "", "title": finding.title[:MAX_TITLE_CHARS]}
+    title = finding.title or (finding.claim if isinstance(finding, DroppedFinding) else "")
+    short = {"quotation": "", "claim": "", "title": title[:MAX_TITLE_CHARS]}
     return as_known(finding, report.reviewed_commit).model_copy(update=short) if finding.identities else None
 
 
@@ -170,8 +184,37 @@ def _check(check: Verification) -> str:
     return f"{text}\n\n**Expected:** {prose(check.expect)}" if check.expect.strip() else text
 
 
+def older_findings(report: FindingsReport) -> tuple[KnownFinding, ...]:
+    """Return the new findings on unchanged lines as marks have them, as far as a body names them."""
+    marks = (_as_marked(finding, report) for finding in report.older[:MAX_OTHERS])
+    return tuple(entry for entry in marks if entry is not None)
+
+
+def other_findings(report: FindingsReport) -> str:
+    """Return what became of earlier findings, and what is on unchanged lines, one on a line; "" if there is neither."""
+    known = [*report.known_findings, *older_findings(report)]
+    if not known:
+        return ""
+    counts = Counter(entry.status for entry in known)
+    words = ", ".join(
+        f"{counts[status]} {text.partition(':')[0]}" for status, text in STATUSES.items() if counts[status]
+    )
+    lines = [f"- {_other(entry)}" for entry in known[:MAX_OTHERS]]
+    if len(known) > MAX_OTHERS:
+        lines.append(f"- {len(known) - MAX_OTHERS} more")
+    return f"{OTHERS}: {words}.\n\n" + "\n".join(lines)
+
+
+def _other(entry: KnownFinding) -> str:
+    name = prose(f"{entry.severity} · {topic_of(entry)}", 160) + (" · disputed" if entry.disputed else "")
+    link = f"[{name}]({entry.url})" if entry.url.partition("://")[0] == "https" and ")" not in entry.url else name
+    place = entry.file if entry.status == "gone" else f"{entry.file}:{entry.first_line}"
+    who = f" by {_code(entry.by)}: {prose(entry.reason, 200)}" if entry.status == "dismissed" else ""
+    return f"{link} in {_code(place)}: {STATUSES[entry.status]}{who}"
+
+
 def _body(
-    report: FindingsReport, summary: Sequence[Block], without_place: Sequence[Finding], ending: str
+    report: FindingsReport, summary: Sequence[Block], without_place: Sequence[Finding]
 ) -> tuple[str, tuple[KnownFinding, ...], bool]:
     """Return the text, the findings in it, and whether some had no room."""
     paragraphs = [block for block in summary if isinstance(block, Paragraph)]
@@ -180,9 +223,11 @@ def _body(
         parts += [f"> {prose(paragraph)}" for paragraph in report.answer.split("\n\n") if paragraph.strip()]
     if without_place and report.hunks:
         parts.append("Findings that are no comments on lines of the diff:")
-    end = [*_ending(report), *([ending] if ending else [])]
-    room = MAX_BODY_CHARS - sum(len(part) + 2 for part in (*parts, *end))
-    known: list[KnownFinding] = []
+    others = other_findings(report)
+    end = [*_ending(report), *([others] if others else [])]
+    known = list(older_findings(report))
+    marks = len(mark_text(Mark(review=EarlierReviews(known=tuple(known)))))
+    room = MAX_BODY_CHARS - marks - sum(len(part) + 2 for part in (*parts, *end))
     is_cut = False
     for number, finding in enumerate(without_place):
         claim = f"{_label(finding)} · {_code(place_of(finding))} — {prose(finding.claim)}"

@@ -1,25 +1,21 @@
-"""The findings of a review as GitLab takes them: its Code Quality report, and notes for discussions of a merge request.
+"""The findings of a review as GitLab takes them: its Code Quality report, and a note of a merge request.
 
-Notes are written as for GitHub: text of models can neither mention anybody nor run a quick action, since it never begins a line.
+The note is written as for GitHub: text of models can neither mention anybody nor run a quick action, since it never begins a line.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 
 from consilience.domain.events import text_id
-from consilience.domain.findings import Cause, Finding, FindingsReport, KnownFinding, place_of, topic_of
+from consilience.domain.findings import Cause, Finding, FindingsReport, KnownFinding, topic_of
 from consilience.domain.messages import JsonObject
 from consilience.domain.outcome import Severity
 from consilience.domain.sections import Block
-from consilience.reporting.formats.github import github_comments, prose, visible
-from consilience.reporting.formats.marks import without_mark
+from consilience.reporting.formats.github import github_comments, visible
 
 SEVERITIES_OF_GITLAB: Mapping[Severity, str] = {"critical": "critical", "major": "major", "minor": "minor"}
 DISPUTED = "info"
-_SUGGESTION = re.compile(r"^`{3,}suggestion$", re.MULTILINE)
-"""GitLab wants the number of lines above the note that the suggestion replaces, too."""
 
 
 def code_quality(report: FindingsReport) -> list[JsonObject]:
@@ -67,25 +63,8 @@ def _line(finding: Finding | KnownFinding, *, last: bool = False) -> int:
     return max(place.last_line if last else place.first_line, 1)
 
 
-def gitlab_notes(report: FindingsReport, summary: Sequence[Block], *, inline: Severity = "minor") -> list[JsonObject]:
-    """Return bodies of requests for `POST /projects/:id/merge_requests/:iid/discussions`, the summary first.
-
-    Those on lines have a `position`, to which the job adds the three commits of the diff: `base_sha`, `start_sha`, `head_sha`. On a
-    line that the diff does not change GitLab wants the numbers of both sides, so findings there are in the summary.
-    """
-    changed = tuple(finding for finding in report.findings if finding.changed or finding.cause is not None)
-    shown = report.model_copy(update={"findings": changed})
-    request = github_comments(shown, summary, inline=inline)
-    others = [finding for finding in report.findings if finding not in changed]
-    text = [without_mark(str(request["body"]))]
-    text += [f"**{finding.severity}** {prose(place_of(finding))} — {prose(finding.claim)}" for finding in others]
-    notes: list[JsonObject] = [{"body": "\n\n".join(text)}]
-    comments = request["comments"]
-    assert isinstance(comments, list)
-    for comment in comments:
-        side = "new" if comment["side"] == "RIGHT" else "old"
-        position = {"position_type": "text", "new_path": comment["path"], "old_path": comment["path"]}
-        above = comment["line"] - comment.get("start_line", comment["line"])
-        body = _SUGGESTION.sub(rf"\g<0>:-{above}+0", without_mark(comment["body"]))
-        notes.append({"body": body, "position": position | {f"{side}_line": comment["line"]}})
-    return notes
+def gitlab_note(report: FindingsReport, summary: Sequence[Block]) -> JsonObject:
+    """Return the body of a request that writes the whole review as one note of a merge request. The mark on its last line tells it
+    again, so that the next run writes it anew."""
+    request = github_comments(report.model_copy(update={"hunks": ()}), summary)
+    return {"body": request["body"]}

@@ -38,7 +38,7 @@ def marked(body: str, mark: Mark) -> str:
 
 def mark_text(mark: Mark) -> str:
     data = mark.model_dump_json(exclude_defaults=True)
-    for char in "<>-&":  # nothing ends the comment early; JSON has these in strings only, since no number is negative
+    for char in "<>-&@":  # nothing ends the comment early or calls somebody; in JSON only strings have these
         data = data.replace(char, f"\\u{ord(char):04x}")
     return f"<!-- consilience {data} -->"
 

@@ -18,9 +18,11 @@ from consilience.domain.findings import (
     Cause,
     DiffHunk,
     DroppedFinding,
+    DroppedReason,
     Finding,
     FindingsReport,
     KnownFinding,
+    KnownStatus,
     PartRead,
     place_of,
     topic_of,
@@ -56,19 +58,29 @@ HELPS: Mapping[str, str] = {
 UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~/")
 EARLY = (StopReason.FAILED, StopReason.CANCELLED, StopReason.EXHAUSTED_BUDGET, StopReason.EXHAUSTED_TIME)
 """Reasons for which a review ended before its end; running out of iterations is not one of them."""
+EARLIER: tuple[KnownStatus, ...] = ("stands", "dismissed", "older")
+"""Findings of earlier reviews that are results; a baseline may have more than the change under review."""
+OLDER = "It is on lines that the change left as they were, and no changed line is named as its cause."
+JUSTIFICATIONS: Mapping[DroppedReason, str] = {
+    "ignored": "An inline comment.",
+    "baseline": "It is in the baseline.",
+    "unchanged lines": OLDER,
+}
+"""Of dropped findings that are suppressed results, where nothing more is known."""
 
 
 def sarif(report: FindingsReport) -> JsonObject:
     """Return the report as a SARIF log with one run.
 
     Findings of earlier reviews that still stand are results, as those of this one: an alert that a log lacks is closed. Findings
-    that a baseline or an inline comment dropped, and those that a person dismissed, are suppressed results; other dropped findings
-    are only counted. GitHub's code scanning does not read suppressions, so remove suppressed results before an upload to it.
+    that a baseline or an inline comment dropped, those that a person dismissed, and those on unchanged lines are suppressed
+    results; other dropped findings are only counted. GitHub's code scanning does not read suppressions, so remove suppressed
+    results before an upload to it.
     """
     suppressed = list(_suppressed_once(report.dropped))
     results = [
         *(_result(finding, report.hunks) for finding in report.findings),
-        *(_earlier(known, report.hunks) for known in report.known_findings if known.status in ("stands", "dismissed")),
+        *(_earlier(known, report.hunks) for known in report.known_findings if known.status in EARLIER),
         *(_suppressed(finding) for finding in suppressed),
     ]
     driver: JsonObject = {
@@ -147,13 +159,14 @@ def _result(finding: Finding, hunks: Sequence[DiffHunk]) -> JsonObject:
 
 
 def _earlier(known: KnownFinding, hunks: Sequence[DiffHunk]) -> JsonObject:
-    """Return the result for a finding of an earlier review, suppressed if a person dismissed it."""
+    """Return the result for a finding of an earlier review, suppressed if a person dismissed it or if it is older."""
     properties: JsonObject = {"severity": known.severity, "status": known.status, "side": known.side}
     message = f"{_plain(known.claim or topic_of(known)) or 'No claim.'}\n\nAn earlier review of the change reported it."
     result = _located(known, message, _lines(known, hunks), properties)
     if known.disputed:
         result |= {"kind": "review", "level": "none"}
-    return result | (_suppressions("external", f"{known.by}: {known.reason}") if known.status == "dismissed" else {})
+    why = {"dismissed": f"{known.by}: {known.reason}", "older": OLDER}.get(known.status)
+    return result | (_suppressions("external", why) if why else {})
 
 
 def _suppressions(kind: str, justification: str) -> JsonObject:
@@ -162,7 +175,7 @@ def _suppressions(kind: str, justification: str) -> JsonObject:
 
 def _suppressed(finding: DroppedFinding) -> JsonObject:
     in_source = finding.reason == "ignored"
-    justification = finding.detail or ("An inline comment." if in_source else "It is in the baseline.")
+    justification = finding.detail or JUSTIFICATIONS[finding.reason]
     properties: JsonObject = {
         "severity": finding.severity,
         "quotation": visible(finding.quotation),
@@ -198,7 +211,7 @@ def _suppressed_once(dropped: Iterable[DroppedFinding]) -> Iterator[DroppedFindi
     """Yield the findings that are suppressed; one for what several agents say of the same words of a file, with all of them."""
     alike: dict[tuple[object, ...], list[DroppedFinding]] = {}
     for n, finding in enumerate(dropped):
-        if finding.reason in ("baseline", "ignored"):
+        if finding.reason in JUSTIFICATIONS:
             alike.setdefault((finding.reason, finding.file, finding.line, finding.fingerprint or n), []).append(finding)
     for group in alike.values():
         yield group[0].model_copy(update={"by": ", ".join(dict.fromkeys(finding.by for finding in group))})

@@ -32,26 +32,24 @@ function replacePart(name, html) {
 }
 
 // A session that goes on: its stream of events rings, and `ask` fetches what has changed.
-const REFUSALS = { 401: "Log in again, and load the page.", 404: "This session was removed." };
-let source = null, timer = 0, asking = false, cursor = 0, wait = 250;
+const LOST = "Reconnecting …", REFUSALS = { 401: "Log in again, and load the page.", 404: "This session was removed." };
+let source = null, timer = 0, asking = false, cursor = 0, wait = 250, isReached = true;
 const state = live ? { version: live.dataset.version, after: live.dataset.after, actions: live.dataset.actions } : {};
 const say = words => { if (byId("connection").textContent !== words) byId("connection").textContent = words; };
 const soon = milliseconds => { timer ||= setTimeout(ask, milliseconds); };
-const close = () => { source?.close(); source = null; };
-const end = () => { close(); live.dataset.events = ""; };
+const close = () => { source?.close(); source = null; }, end = () => { close(); live.dataset.events = ""; };
 const parsed = async answer => new DOMParser().parseFromString(await answer?.text().catch(() => "") ?? "", "text/html");
 async function ask() {
   timer = clearTimeout(timer);
-  if (asking) return soon(50);
-  asking = true;
+  if (asking) return soon(50); else asking = true;
   try {
     const answer = await fetch(`${live.dataset.path}/fragments?${new URLSearchParams(state)}`, { redirect: "error" });
     if (REFUSALS[answer.status]) { end(); return say(REFUSALS[answer.status]); }
     if (!answer.ok) throw new Error(answer.status);
     take(await answer.json());
-    wait = 250;
+    [wait, isReached] = [250, true];
     if (source?.readyState === EventSource.OPEN) say("");
-  } catch { say("Reconnecting …"); soon(wait = Math.min(2 * wait, 5000)); } finally { asking = false; }
+  } catch { isReached = false; say(LOST); soon(wait = Math.min(2 * wait, 5000)); } finally { asking = false; }
 }
 function take(news) {
   for (const [name, html] of Object.entries(news.parts)) replacePart(name, html);
@@ -77,16 +75,13 @@ function open() {
     source.addEventListener(kind, event => { cursor = event.lastEventId || cursor; soon(50); });
   source.onopen = ask;  // what came meanwhile, and whether this server knows it
   source.onerror = () => {
-    if (!document.hidden) say("Reconnecting …");
+    if (!document.hidden) say(LOST);
     if (source?.readyState !== EventSource.CLOSED) return;
-    close();  // it has ended, or was refused: the parts tell which
-    soon(500);
-    setTimeout(open, 3000);
+    close(); soon(500); setTimeout(open, 3000);  // it has ended, or was refused: the parts tell which
   };
 }
 document.addEventListener("visibilitychange", () => document.hidden ? close() : open());
-addEventListener("pagehide", close);
-addEventListener("pageshow", open);  // also after the first load
+addEventListener("pagehide", close); addEventListener("pageshow", open);  // also after the first load
 setInterval(() => {
   for (const [name, html] of [...waiting]) replacePart(name, html);
   for (const time of document.querySelectorAll("time.since"))
@@ -100,14 +95,12 @@ document.addEventListener("click", event => {
   event.preventDefault();
   location.hash = link.hash;
 });
-// The slider, on the page of a session as it was.
-const slider = byId("slider"), play = byId("play");
+const slider = byId("slider"), play = byId("play");  // on the page of a session as it was
 let shown = slider?.value, showing = false, playing = 0;
 async function show(n) {
   [slider.value, byId("event").value] = [n, Math.min(n, slider.max)];
   if (slider.value === slider.max) stop();
-  if (showing) return;
-  showing = true;
+  if (showing) return; else showing = true;
   try {
     while (shown !== slider.value) {
       shown = slider.value;
@@ -128,15 +121,22 @@ if (slider && live.dataset.layout === "replay") {
 
 // The page of a seat shows by itself what is asked of it next, unless something there is typed.
 async function look() {
-  const answer = document.hidden ? null : await fetch(location.pathname, { headers: { accept: "text/html" } }).catch(() => null);
+  if (document.hidden) return;
+  const answer = await fetch(location.pathname, { headers: { accept: "text/html" } }).catch(() => null);
   const page = await parsed(answer), next = page.querySelector("main[data-asked]");
-  if (next ? next.dataset.asked === seat.dataset.asked : answer?.status !== 404) return;
+  if (isReached !== (isReached = Boolean(next) || answer?.status === 404)) say(isReached ? "" : LOST);
+  if (!isReached || next?.dataset.asked === seat.dataset.asked) return;
   if (!next) return say("This link does not open the seat any more.");
   if (isHeld(seat) || fieldsOf(seat).some(isChanged)) return say("This is not asked any more. Load the page to see what is.");
   replace(seat, () => { seat.replaceWith(next); document.title = page.title; return seat = next; });
   say(seat.dataset.asked ? "There is a new question to you." : "");
 }
 if (seat) setInterval(look, 3000);
+
+// What is sent to a server that is not there would be lost with its page.
+addEventListener("submit", event => {
+  if (!isReached) { event.preventDefault(); say(`${LOST} Nothing was sent; what you typed is still here.`); }
+});
 
 // What no browser can check of an answer, the server checks while it is typed.
 addEventListener("input", async ({ target: field }) => {
