@@ -323,7 +323,7 @@ async def test_first_refused_call_stops_the_clock_and_publishes_replies_in_fligh
         assert text < {e.id for e in free if isinstance(e, MessagePublished)}
 
 
-async def test_time_limit_stops_the_clock_and_the_session_replays() -> None:
+def test_time_limit_stops_the_clock_and_the_session_replays() -> None:
     """The second turn of every agent hangs until deliberation is out of time."""
     slow = asyncio.Event()
 
@@ -333,8 +333,13 @@ async def test_time_limit_stops_the_clock_and_the_session_replays() -> None:
                 await slow.wait()
             return await super().complete(request)
 
+    async def main() -> tuple[Report, str]:
+        models, limits = Hanging(debating), Limits(seconds=1000)
+        report = await runner.start(TASK, ToyDebate(), models=models, store=store, limits=limits)
+        return report, (await runner.replay(report.session, store=store)).digest()
+
     store = SqliteStore(":memory:")
-    report = await runner.start(TASK, ToyDebate(), models=Hanging(debating), store=store, limits=Limits(seconds=1.0))
+    report, replayed = run_jumping(main())
     events = list(store.read(report.session))
     failed = [e for e in events if isinstance(e, CallFailed)]
     assert failed
@@ -342,7 +347,7 @@ async def test_time_limit_stops_the_clock_and_the_session_replays() -> None:
     assert len(failed) <= 12, "an agent composes one message at a time, and none after the refusal"
     assert any(isinstance(e, CallCompleted) and e.key == "close" for e in events)
     assert report.stop_reason is StopReason.EXHAUSTED_TIME
-    assert (await runner.replay(report.session, store=store)).digest() == report.digest()
+    assert replayed == report.digest()
 
 
 async def test_blocked_reply_is_in_no_prompt() -> None:

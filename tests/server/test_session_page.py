@@ -195,6 +195,30 @@ async def test_messages_come_once_and_in_order_as_fragments(face: Face, monkeypa
     assert set(whole["parts"]) > {"state", "report", "views"}, "of a process that was started again"
 
 
+async def test_event_committed_while_a_page_is_read_is_shown_once(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes after the page has asked which event is the last one, and before the page reads them."""
+    monkeypatch.setattr(live_session, "MIN_SECONDS", 0.0)
+    monkeypatch.setattr(live_session, "MAX_SHARE", 1_000.0)
+    await many_calls(face.store, "s", 3)
+    journal, reads = face.store.of(*LOCAL.owners).open("s"), face.sessions.read
+    late = [CallCompleted(key=f"late-{n}/A1", agent="A1", text=text_id("late"), place=f"9.{n}") for n in range(3)]
+
+    async def read(*asked: Any, **options: Any) -> Any:
+        found = await reads(*asked, **options)
+        if late:
+            await journal.commit(late.pop(), texts=["late"])
+        return found
+
+    monkeypatch.setattr(face.sessions, "read", read)
+    seen, after = list[str](), 0
+    for _ in range(4):
+        news = await face.get(f"/sessions/s/fragments?after={after}")
+        seen += [id for entry in news["log"] for id in re.findall('<article id="([^"]+)"', entry)]
+        after = news["after"]
+    await journal.close()
+    assert seen == [f"call-{n}" for n in range(2, 8)]
+
+
 async def test_many_readers_share_a_fold(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
     folds = []
     fold = LiveSession._fold

@@ -216,6 +216,9 @@ class LiveSession:
             return before
         told = before.record.events if before is not None else ()
         record = await self._sessions.read(self._caller, partial(self._read, before=before, stamp=stamp), told=told)
+        stamp = replace(
+            stamp, last=max([stamp.last, *(event.seq for event in record.events[-1:])])
+        )  # some came in between
         began = time.monotonic()
         self._shown = await asyncio.to_thread(self._fold, record, stamp, before)
         self._due = time.monotonic() + max(MIN_SECONDS, (time.monotonic() - began) / MAX_SHARE)

@@ -75,9 +75,9 @@ function open() {
     source.addEventListener(kind, event => { cursor = event.lastEventId || cursor; soon(50); });
   source.onopen = ask;  // what came meanwhile, and whether this server knows it
   source.onerror = () => {
-    if (!document.hidden) say(LOST);
-    if (source?.readyState !== EventSource.CLOSED) return;
-    close(); soon(500); setTimeout(open, 3000);  // it has ended, or was refused: the parts tell which
+    if (!document.hidden) { isReached = false; say(LOST); }
+    soon(500);  // it has ended, was refused, or is gone: the parts tell which
+    if (source?.readyState === EventSource.CLOSED) { close(); setTimeout(open, 3000); }
   };
 }
 document.addEventListener("visibilitychange", () => document.hidden ? close() : open());
