@@ -17,9 +17,9 @@ import executors
 import graphs
 import steps
 from consilience.domain.events import CallCompleted, CallEvent, ReplyRejected, SessionFinished, SessionStarted
-from consilience.engine.faults import Crash, Fault
-from consilience.engine.runner import Options
+from consilience.engine.faults import Crash
 from consilience.journal.sqlite import SqliteStore
+from consilience.models.port import Completion, ModelRequest
 from consilience.models.scripted import ScriptedModel
 from rows import EXPONENT, OURS, Results, Row, Series, exponent
 from talk import tree_steps
@@ -174,14 +174,33 @@ def _growth(sizes: list[Size], others: list[Size], kept: tuple[Series, ...]) -> 
     ]
 
 
+class _BreaksOff(ScriptedModel):
+    """Ends the run, as a kill does, in the call `last`, once the calls that are made beside it are committed."""
+
+    def __init__(self, store: SqliteStore, last: str, beside: set[str]) -> None:
+        super().__init__(reply)
+        self._store, self._last, self._missing = store, last, set(beside)
+
+    async def complete(self, request: ModelRequest) -> Completion:
+        if request.key != self._last:
+            return await super().complete(request)
+        read = 0
+        while self._missing:
+            await asyncio.sleep(0.01)
+            for event in self._store.read("s", after=read):
+                read = event.seq
+                if isinstance(event, CallCompleted):
+                    self._missing.discard(event.key)
+        raise Crash
+
+
 async def _interrupted(rounds: int, path: Path) -> None:
-    """Break off at the last call of the last round; the store goes with it, as with a killed process."""
-    options = Options(faults=Fault("closing_call", nth=rounds).hit)
-    protocol = emergence(10, 3, rounds)
+    """Break off in the last call of the last round; the store goes with it, as with a killed process."""
+    store = SqliteStore(path)
+    beside = {f"round-{rounds}/lateral/L2N{n}" for n in range(1, 11)}
+    model = _BreaksOff(store, f"round-{rounds}/observe/L1N1", beside)
     with suppress(Crash):
-        await consilience.deliberate(
-            TASK, protocol, model=ScriptedModel(reply), store=SqliteStore(path), session="s", options=options
-        )
+        await consilience.deliberate(TASK, emergence(10, 3, rounds), model=model, store=store, session="s")
 
 
 async def _resumed(path: Path) -> Resumed:
