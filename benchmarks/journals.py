@@ -251,7 +251,7 @@ async def _resumes(results: Results, directory: Path, repeats: int, quick: bool)
     def end(resumed: Resumed) -> float:
         return resumed.end
 
-    executed = Series("its replay, which executes every round", tuple(replays), at_least=1 / RESTORED)
+    executed = Series("its replay, which executes every round", tuple(replays), at_least=round(1 / RESTORED, 2))
     what = f"CPU of a resume, {events:,} events, to"
     return [
         Row(
