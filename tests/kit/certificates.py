@@ -8,12 +8,13 @@ from functools import cache
 
 import httpcore2
 
-_read = httpcore2.default_ssl_context
+read = httpcore2.default_ssl_context
+"""How a client reads them that shares nothing."""
 
 
 @cache
 def _shared(trust_env: bool, *named: str | None) -> ssl.SSLContext:
-    return _read(_trust_env=trust_env)
+    return read(_trust_env=trust_env)
 
 
 def share_certificates() -> None:

@@ -206,30 +206,38 @@ def _server() -> str:
 def _serve(orders: socket.socket, life: socket.socket) -> None:
     """Fork a child for each order, and send its id and then its exit status, until the other end of `life` is closed."""
     children: dict[int, socket.socket] = {}
-
-    def reap(*_: object) -> None:
-        with suppress(ChildProcessError):
-            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-                with children.pop(ended[0]) as asker, suppress(OSError):
-                    asker.sendall(ended[1].to_bytes(NUMBER_BYTES, sys.byteorder))
-
-    signal.signal(signal.SIGCHLD, reap)
-    signal.signal(signal.SIGINT, lambda *_: None)  # Ctrl-C at the terminal is meant for pytest
-    while life not in select.select([orders, life], [], [])[0]:
+    woken, wakes = socket.socketpair()  # a signal that comes just before `select` would not end it
+    woken.setblocking(False)
+    wakes.setblocking(False)
+    signal.set_wakeup_fd(wakes.fileno(), warn_on_full_buffer=False)
+    for number in (signal.SIGCHLD, signal.SIGINT):  # Ctrl-C at the terminal is meant for pytest
+        signal.signal(number, lambda *_: None)
+    while life not in (ready := select.select([orders, life, woken], [], [])[0]):
+        if woken in ready:
+            woken.recv(4096)  # before the children are asked, so that none is missed
+            _send_ends(children)
+        if orders not in ready:
+            continue
         asker, _ = orders.accept()
         _, descriptors, _, _ = socket.recv_fds(asker, 1, MAX_DESCRIPTORS)
         with asker.makefile("rb") as lines:
-            order = json.loads(lines.readline())
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
-        pid = os.fork()
-        if not pid:
-            _child(order, descriptors, mask)
-        children[pid] = asker
+            line = lines.readline()
+        if line.endswith(b"\n"):  # else its asker was killed
+            pid = os.fork()
+            if not pid:
+                _child(json.loads(line), descriptors)
+            children[pid] = asker
+            with suppress(OSError):
+                asker.sendall(pid.to_bytes(NUMBER_BYTES, sys.byteorder))
         for descriptor in descriptors:
             os.close(descriptor)
-        with suppress(OSError):
-            asker.sendall(pid.to_bytes(NUMBER_BYTES, sys.byteorder))
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _send_ends(children: dict[int, socket.socket]) -> None:
+    with suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            with children.pop(ended[0]) as asker, suppress(OSError):
+                asker.sendall(ended[1].to_bytes(NUMBER_BYTES, sys.byteorder))
 
 
 def _import_everything() -> None:
@@ -258,12 +266,12 @@ WARM = (
 # --- in a child
 
 
-def _child(order: Mapping[str, Any], descriptors: Sequence[int], mask: Iterable[int]) -> NoReturn:
+def _child(order: Mapping[str, Any], descriptors: Sequence[int]) -> NoReturn:
     code = 70
     try:
+        signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         _place(order["descriptors"], descriptors)
         if order["session"] or order["terminal"]:
             os.setsid()

@@ -10,6 +10,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import httpcore2
 import httpx2
 import pytest
 
@@ -24,6 +25,7 @@ from consilience.server.bodies import NewSession
 from consilience.server.callers import LOCAL
 from consilience.server.service import Sessions
 from consilience.server.settings import ServerSettings
+from kit import certificates
 
 PATIENCE = 300
 
@@ -44,6 +46,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
     monkeypatch.setattr(httpx2.AsyncClient, "__init__", counted_client)
     monkeypatch.setattr(ssl.SSLContext, "load_verify_locations", counted_load)
+    monkeypatch.setattr(httpcore2, "default_ssl_context", certificates.read)
     return counts
 
 
